@@ -302,6 +302,13 @@ def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:
     assert "| validation samples |" in text
 
 
+def test_an_unknown_positive_label_is_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+    given = ("--method", "ditto", "--positive", "maybe", "--out", str(tmp_path / "card"))
+    expected = (1, "", "evenhand: unknown positive label 'maybe'; choose from no, yes\n")
+    for measure in ("accuracy", "recall"):
+        assert invoke("card", str(run), *given, "--measure", measure) == expected
+
+
 def test_folds_are_one_result(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ("compare", "--data", str(PATIENTS), *ROLES, "-a", "fedavg", "--no-reference")
