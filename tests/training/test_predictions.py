@@ -167,6 +167,8 @@ def test_probabilities_of_a_result_are_those_of_torch(outputs: int, labels: int)
     assert chances == pytest.approx(expected.numpy(), abs=1e-6)
     assert chances.argmax(1).tolist() == result.predict(x, client=client).tolist()
     assert result.predict_proba(x[:0], client=[]).shape == (0, labels)
+    with pytest.raises(ValueError, match=r'x holds whole numbers, pass x.astype\("float32"\)'):
+        result.predict(np.ones((3, 4), int), client="a")
     for one in ("b", 1):  # one for all samples
         assert (result.predict_proba(x[:3], client=one) == chances[:3]).all()
 
