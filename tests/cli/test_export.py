@@ -69,21 +69,36 @@ def test_mistakes_are_said_in_one_line(given: tuple[str, ...], message: str, run
     assert not Path("m.pt2").exists()
 
 
-def test_changed_data_and_runs_of_python_programs_need_their_network(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_a_table_is_exported_without_the_table(run: Path, tmp_path: Path) -> None:
+    given = {"method": "ditto", "client": "Harbour"}
     data = run.parent / "patients.csv"
     before = data.read_bytes()
-    data.write_bytes(b"\n".join(before.splitlines()[:-9]) + b"\n")
+    there = eh.export(run, tmp_path / "there.pt2", **given)
+    data.unlink()
     try:
-        with pytest.raises(eh.RunError, match=r"have changed since it was trained; .* module="):
-            eh.export(run, tmp_path / "m.pt2", method="qffl")
+        gone = eh.export(run, tmp_path / "gone.pt2", **given)
     finally:
         data.write_bytes(before)
+    facts = []
+    for made in (there, gone):
+        extra = {"evenhand.json": ""}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.load(made.path, extra_files=extra)
+        facts.append(json.loads(extra["evenhand.json"]))
+    assert facts[0] == facts[1]
+    assert facts[1]["labels"] == ["no", "yes"]
+
+
+def test_runs_of_python_programs_need_their_network(tmp_path: Path) -> None:
     module, fed = torch.nn.Linear(64, 10), eh.datasets.digits(clients=3, seed=0)
     result = eh.fit(module, fed, eh.FedAvg(), rounds=1, out=tmp_path / "own")
-    with pytest.raises(eh.RunError, match=r"export it in Python: eh.export\(run, path, module="):
+    with pytest.raises(
+        ValueError, match=r"a module of your own, Linear, .*: in Python, give modul"
+    ):
         eh.export(tmp_path / "own", tmp_path / "m.pt2")
+    with pytest.raises(ValueError, match="give example=, a few samples as the network takes them"):
+        eh.export(tmp_path / "own", tmp_path / "m.pt2", module=module)
     x = fed.test.x[:4]
     made = eh.export(tmp_path / "own", tmp_path / "m.pt2", module=module, example=x)
     assert made.difference <= made.tolerance

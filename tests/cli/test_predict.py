@@ -46,7 +46,7 @@ def test_predictions_of_a_file_are_audited_with_the_runs_own_accuracy(
     out = str(tmp_path / "predictions.csv")
     assert invoke("predict", run, str(tested), "--method", "ditto", "--out", out)[0] == 0
     found = pd.read_csv(out)
-    assert found["prediction"].astype(str).tolist() == own["prediction"].tolist()
+    assert found["prediction"].tolist() == own["prediction"].tolist()
     assert found["probability"].tolist() == pytest.approx(own["probability"].tolist(), abs=1e-12)
 
     roles = ("--client", "site", "--label", "ill", "--prediction", "prediction", "--group", "sex")
@@ -167,19 +167,23 @@ def test_a_client_is_named_for_personal_models(place: Path, run: str, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, (), "say which method: fedavg, ditto, localonly"),
+        ({}, (), "choose a method of run: fedavg, ditto, localonly"),
         ({}, ("--method", "ditt"), "unknown method 'ditt'; did you mean 'ditto'?"),
-        ({}, ("--method", "ditto", "--seed", "3"), "ditto was not trained with seed 3; there are"),
+        (
+            {},
+            ("--method", "ditto", "--seed", "3"),
+            "ditto was not trained with seed 3; choose from 0",
+        ),
         (
             {"site": "Moon"},
             ("--method", "ditto"),
-            "row 1: client 'Moon' is not known; the clients with a model are East, North, West:"
-            " name one of them, or take the shared model: shared=True (--shared)",
+            "row 1: client 'Moon' is not known; the clients with a model are East, North, West;"
+            " name one of them, or use the shared model with shared=True (--shared)",
         ),
         (
             {"site": None},
             ("--method", "localonly", "--shared"),
-            "localonly has no shared model: every client trained alone",
+            "localonly has no shared model, only one for each client",
         ),
         ({"age": "old"}, ("--method", "fedavg"), "column 'age': 'old' in rows 1, 2, 3 and 237 mo"),
         ({}, ("--method", "ditto", "--client-column", "sight"), "--client-column: there is no col"),
@@ -226,7 +230,7 @@ def test_kept_predictions_are_the_runs_own(place: Path, run: str) -> None:
         assert kept.columns.tolist() == own.columns.tolist()
         assert kept["row"].tolist() == own["row"].tolist()
         assert kept["client"].tolist() == own["client"].tolist()
-        assert kept["prediction"].astype(str).tolist() == own["prediction"].tolist()
+        assert kept["prediction"].tolist() == own["prediction"].tolist()
         assert kept["probability"].tolist() == own["probability"].tolist()
     assert eh.verify(run).whole
     path.write_text("gone")

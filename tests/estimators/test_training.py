@@ -163,6 +163,22 @@ def test_a_hinge_loss_gives_scores_and_no_probabilities() -> None:
     assert not hasattr(model, "predict_proba")
 
 
+def test_a_named_network_has_one_output_for_bce() -> None:
+    data = patients()
+    one = eh.sklearn.FairClassifier(rounds=20, loss="bce").fit(data.X, data.y, client=data.site)
+    assert one.module_(torch.zeros(3, data.X.shape[1]).double()).shape == (3, 1)
+    assert one.score(data.X, data.y) > 0.7
+    assert (one.classes_[one.predict_proba(data.X).argmax(1)] == one.predict(data.X)).all()
+
+
+def test_a_loss_of_levels_is_refused() -> None:
+    data = patients()
+    for loss in ("ordinal", eh.losses.ordinal):
+        model = eh.sklearn.FairClassifier(rounds=2, loss=loss)
+        with pytest.raises(ValueError, match="predicts ordered levels, and FairClassifier classes"):
+            model.fit(data.X, data.y)
+
+
 def test_validation_data_are_held_out() -> None:
     data = patients()
     model = eh.sklearn.FairClassifier(rounds=2, validation=0.25)

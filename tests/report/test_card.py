@@ -221,8 +221,10 @@ def test_the_code_of_the_card_runs(
     python, command = (block for block in section.blocks if isinstance(block, Code))
     names: dict[str, Any] = {}
     exec(python.text, names)
-    assert names["outputs"].shape == (len(eh.read_table(PATIENTS)), 2)
-    own = names["trial"].personal[0]
+    table, trial = eh.read_table(PATIENTS), ditto.trial
+    expected = eh.load(run).model("ditto").predict(table, client="Eastgate")
+    assert names["predictions"].tolist() == expected.tolist()
+    own = trial.personal[0]
     assert all((value == own[key]).all() for key, value in names["network"].state_dict().items())
     assert command.text.startswith(f"evenhand export {run} --method ditto --client Eastgate")
     python = load(exact()).blocks[0]
@@ -241,8 +243,48 @@ def test_a_run_of_a_python_program_has_a_card(tmp_path: Path) -> None:
     assert rows(data(subject))["data"] == ["samples of a Python program"]
     text = markdown(subject)
     assert "A Python program trained its own model" in text
-    assert 'trial = study.trial("fedfv")\nnetwork = trial.module(module=...)' in text
+    assert 'model = run.model("fedfv", module=...)  # the network that was trained\n' in text
     assert "evenhand export" not in text
+
+
+def test_a_run_that_stopped_early_has_the_rounds_it_trained(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    asked = (
+        "run",
+        "--data",
+        str(PATIENTS),
+        *ROLES,
+        "-a",
+        "fedavg",
+        "--rounds",
+        "30",
+        "--no-report",
+    )
+    stop = ("--stop-early", "worst10:2", "-q", "--out", str(directory))
+    assert invoke(*asked, *stop)[0] == 0
+    subject = subject_of(directory)
+    stopped = subject.trial.stopped
+    assert stopped is not None
+    assert stopped.round < 30
+    assert subject.rounds == f"{stopped.round} rounds"
+    assert rows(settings(subject))["rounds"] == [str(stopped.round)]
+    assert "after 30 rounds" not in markdown(subject)
+
+
+def test_metrics_of_ones_own_are_on_the_card(tmp_path: Path) -> None:
+    def far(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (output.argmax(1) - y).abs().double()
+
+    fed, module = eh.datasets.digits(clients=3, seed=0), torch.nn.Linear(64, 10)
+    metrics = {"far": eh.Metric(far, better="lower")}
+    result = eh.fit(module, fed, eh.FedAvg(), rounds=2, metrics=metrics, out=tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    text = markdown(subject)
+    mean = result.scores.query("by == 'client'")["far"].mean()
+    line = next(line for line in text.splitlines() if line.startswith("| far | lower |"))
+    assert float(line.split("|")[3].split()[0]) == pytest.approx(mean, abs=0.005)
+    assert "[" in line
+    assert "Other metrics" in html(subject)
 
 
 def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:
@@ -260,6 +302,13 @@ def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:
     assert "| validation samples |" in text
 
 
+def test_an_unknown_positive_label_is_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+    given = ("--method", "ditto", "--positive", "maybe", "--out", str(tmp_path / "card"))
+    expected = (1, "", "evenhand: unknown positive label 'maybe'; choose from no, yes\n")
+    for measure in ("accuracy", "recall"):
+        assert invoke("card", str(run), *given, "--measure", measure) == expected
+
+
 def test_folds_are_one_result(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ("compare", "--data", str(PATIENTS), *ROLES, "-a", "fedavg", "--no-reference")
@@ -271,8 +320,8 @@ def test_folds_are_one_result(tmp_path: Path) -> None:
     assert int(rows(data(subject))["test samples"][0].replace(",", "")) == len(
         eh.read_table(PATIENTS)
     )
-    assert "## How to load" in markdown(subject)
-    with pytest.raises(eh.RunError, match="a cross-validation has a model per fold"):
+    assert f'run = eh.load("{directory / "seed-0"}")' in markdown(subject)
+    with pytest.raises(ValueError, match="this is a cross-validation with 2 models of fedavg"):
         eh.export(directory, tmp_path / "m.pt2")
 
 

@@ -196,6 +196,14 @@ def test_a_method_without_a_manifest_is_not_finished(run: Path) -> None:
     assert "run/qffl/manifest.json is damaged: it is missing" in invoke("verify", "run")[2]
 
 
+def test_the_folder_of_a_method_is_no_run(run: Path) -> None:
+    assert invoke("report", "run/qffl")[::2] == (
+        1,
+        "evenhand: run/qffl holds one method of a run; give the directory of the run, run, and the"
+        " method qffl\n",
+    )
+
+
 def test_a_methods_manifest_in_place_of_the_runs_is_noticed_and_written_anew(run: Path) -> None:
     shutil.copy(run / "fedavg" / MANIFEST, run)
     assert "run/manifest.json is damaged: it does not list spec.toml" in invoke("report", "run")[2]

@@ -535,7 +535,7 @@ def test_load_says_what_there_is(compared: tuple[eh.Findings, Path]) -> None:
     assert study.trial().method.label == "localonly"
     with pytest.raises(ValueError, match="unknown method 'mien'; did you mean 'mine'"):
         study.trial("mien")
-    with pytest.raises(ValueError, match=r"mine was not trained with seed 9; there are \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"mine was not trained with seed 9; choose from 0, 1"):
         study.trial("mine", 9)
     analysed = eh.analyse(study, over="samples", level=0.9)
     assert analysed.comparison.level == 0.9

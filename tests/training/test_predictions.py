@@ -207,6 +207,10 @@ def test_probabilities_of_a_result_are_those_of_torch(outputs: int, labels: int)
     assert chances == pytest.approx(expected.numpy(), abs=1e-6)
     assert chances.argmax(1).tolist() == result.predict(x, client=client).tolist()
     assert result.predict_proba(x[:0], client=[]).shape == (0, labels)
+    with pytest.raises(ValueError, match=r'x holds whole numbers, pass x.astype\("float32"\)'):
+        result.predict(np.ones((3, 4), int), client="a")
+    for one in ("b", 1):  # one for all samples
+        assert (result.predict_proba(x[:3], client=one) == chances[:3]).all()
 
 
 def test_a_result_predicts_numbers_in_the_unit_of_the_table() -> None:
@@ -215,6 +219,9 @@ def test_a_result_predicts_numbers_in_the_unit_of_the_table() -> None:
     result = eh.fit(net, fed, eh.FedAvg(), rounds=20, loss="mse")
     assert fed.test is not None
     assert fed.test.rows is not None
+    with pytest.raises(TypeError, match=r"encode a table first: result.encoding.transform\(table"):
+        result.predict(TABLE)
+    assert fed.encoding is result.encoding
     found = result.predict(fed.test.x)
     truth = TABLE["weight"].iloc[fed.test.rows.numpy()].to_numpy()
     assert fed.encoding is not None

@@ -42,6 +42,18 @@ def test_a_shared_model_belongs_to_no_client(fed):
         result.module(client=0)
 
 
+@pytest.mark.parametrize("alone", [eh.LocalOnly(), eh.FedAvg()])
+def test_without_a_shared_model_a_client_must_be_named(fed, tmp_path, alone):
+    # what clients share was not trained, or has the initial normalisation
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
+    result = eh.fit(layers, fed, alone, rounds=1, normalisation="local")
+    for use in (result.module, lambda: result.export(tmp_path / "shared.pt2")):
+        with pytest.raises(ValueError, match="no shared model, only one for each client: give"):
+            use()
+    assert not (tmp_path / "shared.pt2").exists()
+    assert torch.equal(result.module(client=1)[0].weight, result.personal[1]["0.weight"])
+
+
 def test_a_result_from_a_directory_needs_the_network(fed, tmp_path):
     eh.fit(torch.nn.Linear(64, 10), fed, eh.FedAvg(), rounds=1, out=tmp_path / "run")
     trial = eh.load(tmp_path / "run").trial()

@@ -12,7 +12,9 @@ from evenhand.cli.terminal import open_page, stopping_cleanly
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--method", metavar="LABEL", help="The method; not needed if the run has one.")
+@click.option(
+    "--method", metavar="LABEL", help="The method; may be left out if the run has one method."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -21,7 +23,9 @@ from evenhand.cli.terminal import open_page, stopping_cleanly
     help="A directory for README.md and card.html, or a file: .md or .html.",
 )
 @click.option("--purpose", metavar="TEXT", default="", help="What the model is for.")
-@click.option("--license", metavar="NAME", default="", help="The model's licence: apache-2.0.")
+@click.option(
+    "--license", metavar="NAME", default="", help="The model's licence, such as apache-2.0."
+)
 @number_options
 @click.option("--open", "opened", is_flag=True, help="Open the card in a browser.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")

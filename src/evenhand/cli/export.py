@@ -11,8 +11,14 @@ from evenhand.cli.terminal import stopping_cleanly
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--method", metavar="LABEL", help="The method; not needed if the run has one.")
-@click.option("--seed", type=int, help="Of the training run.  [default: the first]")
+@click.option(
+    "--method", metavar="LABEL", help="The method; may be left out if the run has one method."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="The seed whose model is written.  [default: the first]",
+)
 @click.option(
     "--client", metavar="NAME", help="The client whose own model is meant, for personal methods."
 )
@@ -42,10 +48,9 @@ def export(
 ) -> None:
     """Write a trained model to a file that runs without evenhand.
 
-    RUN is the directory of a run or comparison that names its data and model. The file is ONNX or a
-    program of torch.export. It is loaded and run, and kept only if its outputs are those of the
-    model. The number of samples is free.
-    Labels, features and version are stored in the file.
+    RUN is the directory of a run or comparison that names its model. The file is ONNX or a program
+    of torch.export. It is loaded and run, and kept only if its outputs are those of the model. It
+    takes any number of samples. Labels, features and version are stored in the file.
 
     \b
     Examples:

@@ -229,8 +229,9 @@ _PLAIN = (
 
 
 def codes_of(what: str, given: ArrayLike, names: Sequence[str], length: int) -> NDArray[np.int64]:
-    """(N,) the code of each name or code."""
+    """(N,) the code of each name or code; one is for all samples."""
     values = np.asarray(given)
+    values = np.full(length, values) if values.ndim == 0 else values
     require(
         values.shape == (length,),
         "give one {} for each of {} samples, got shape {}",

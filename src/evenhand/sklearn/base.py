@@ -42,7 +42,7 @@ from evenhand.sklearn.inputs import (
 from evenhand.sklearn.networks import Builder, network_of
 from evenhand.sklearn.parameters import inner_parameters, split, with_parameters
 from evenhand.training.fit import fit
-from evenhand.training.predicting import outputs
+from evenhand.training.predicting import filled, outputs
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Settings
 
@@ -173,7 +173,7 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
             label_names=tuple(map(str, getattr(self, "classes_", ()))),
         ).with_validation(self.validation, seed)
         self.result_ = fit(network, federation, algorithm, settings=self._settings(seed))
-        self.module_ = self.result_.module()
+        self.module_ = filled(network, self.result_.params)
         before = network.state_dict()
         self._shares = self.result_.personal is None or any(
             not torch.equal(value, before[name].cpu())

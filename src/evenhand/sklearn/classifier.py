@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
+from evenhand import losses
 from evenhand.sklearn.base import FairEstimator
 from evenhand.sklearn.inputs import Floats, Ints
 
@@ -75,7 +76,15 @@ class FairClassifier(ClassifierMixin, FairEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class only, {only!r}; a classifier needs two or more")
-        return codes, len(self.classes_)
+        loss = losses.unwrapped(losses.resolve(self._loss if self.loss is None else self.loss))
+        others = {losses.ordinal: "ordered levels", **dict.fromkeys(losses.REGRESSING, "numbers")}
+        if loss in others:
+            raise ValueError(
+                f"loss {loss.__name__!r} predicts {others[loss]}, and FairClassifier classes; use"
+                " another, such as 'cross_entropy'"
+            )
+        two = len(self.classes_) == 2
+        return codes, 1 if two and loss is losses.bce else len(self.classes_)
 
     def decision_function(self, X: Any, client: Any = None) -> Floats:
         """Return scores: (N, classes), or with two classes (N,), positive for the second class.

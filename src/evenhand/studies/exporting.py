@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from evenhand.errors import RunError, require_known
-from evenhand.models import MODELS
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.executing import ELSEWHERE
 from evenhand.studies.runs.study import Study
-from evenhand.studies.specs.spec import Spec
+from evenhand.studies.runs.trained import trained_model
+from evenhand.studies.runs.trial import Trial
 from evenhand.training.exporting import Exported, described
 from evenhand.training.exporting import export as write
 from evenhand.training.result import EXAMPLES
@@ -41,44 +41,31 @@ def export(
         client: name or number of the client whose own model is meant, for methods that give each
             client one.
         format: "torch" or "onnx", if the suffix does not say it.
-        module: the network, for a run of a Python program; a run that names its model rebuilds it.
-        example: samples as the network takes them, for a run of a Python program.
+        module: the network, for a run of your own module; a run that names its model rebuilds it.
+        example: samples as the network takes them, for a run of a Python program without a table.
     """
-    study = study_of(run)
-    label = chosen(study, method)
-    if study.folds:
-        raise RunError(
-            f"a cross-validation has a model per fold; give the directory of one, such as"
-            f" {study.directories[0]}"
-        )
-    trial = study.trial(label, seed)
-    place = next(
-        (
-            number
-            for number, directory in enumerate(study.directories)
-            if directory in (trial.folder, trial.folder.parent)
-        ),
-        0,
-    )
-    spec, population = study.specs[place], None
-    if module is None or example is None:
-        _require_rebuilt(spec, module is None)
-        population = spec.build_data()
-        if population.fingerprint() != study.about[place]["data"]:
-            raise RunError(
-                f"the data of {study.directories[place]} have changed since it was trained; put"
-                " the old data back, or give module= and example="
-            )
-    network = trial.module(
-        client, module=spec.build_model(population) if module is None and population else module
-    )
+    trial = study_of(run).chosen(method, seed)
+    network = trained_model(trial, module).module(client)
+    assert trial.source is not None
     return write(
         network,
         path,
-        population.probe(EXAMPLES).x if example is None and population else example,
+        _example(trial) if example is None else example,
         format=format,
-        about=described(trial, repr(trial.method.algorithm()), client, population),
+        about=described(
+            trial, repr(trial.method.algorithm()), client, trial.source.about.get("labels", ())
+        ),
     )
+
+
+def _example(trial: Trial) -> Any:
+    """Samples of the run, or numbers in their place if it was trained on a table."""
+    assert trial.source is not None
+    if trial.encoding is not None:
+        return torch.linspace(-1, 1, EXAMPLES * len(trial.encoding.features)).reshape(EXAMPLES, -1)
+    if trial.source.spec.data.get("name") in ELSEWHERE:
+        raise ValueError("give example=, a few samples as the network takes them")
+    return trial.source.spec.build_data().probe(EXAMPLES).x
 
 
 def study_of(run: str | Path | Study | Findings) -> Study:
@@ -86,22 +73,3 @@ def study_of(run: str | Path | Study | Findings) -> Study:
     if isinstance(run, Findings):
         return run.study
     return run if isinstance(run, Study) else Study.load([run])
-
-
-def chosen(study: Study, method: str | None) -> str:
-    """The label of the method that is meant."""
-    if method is None and len(study.trained) == 1:
-        return study.trained[0]
-    if method is None:
-        raise ValueError(f"choose a method of {study.name}: {', '.join(study.trained)}")
-    require_known("method", method, study.trained)
-    return method
-
-
-def _require_rebuilt(spec: Spec, model: bool) -> None:
-    """Raise if data or model belong to a Python program or to other machines."""
-    if spec.data.get("name") in ELSEWHERE or (model and spec.model.get("name") not in MODELS):
-        raise RunError(
-            "this run does not name its data and model; export it in Python: eh.export(run, path,"
-            " module=..., example=...)"
-        )

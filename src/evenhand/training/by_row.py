@@ -95,8 +95,27 @@ def _as_labels(prediction: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
 
 
 def _named(codes: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
-    """Return the names of classes, or their numbers without names; "" for no class."""
+    """Return the labels of classes, or their numbers without names; "" for no class."""
     whole = codes.astype(np.int64)
     if not names:
         return whole
-    return np.array([*names, ""], dtype=object)[np.minimum(whole, len(names))]
+    lost = whole >= len(names)
+    found = value_array(values_of(names))[np.where(lost, 0, whole)]
+    return np.where(lost, "", found.astype(object)) if lost.any() else found
+
+
+def values_of(names: Sequence[str]) -> list[Any]:
+    """Return names of labels as the values they stand for: 0 and 1 instead of "0" and "1"."""
+    from evenhand.data.tables.values import numbers_of, text_of
+
+    if set(names) <= {"True", "False"}:
+        return [name == "True" for name in names]
+    found = [int(n) if n.is_integer() else n for n in numbers_of(names).tolist()]
+    same = all(text_of(value) == name for value, name in zip(found, names, strict=True))
+    return found if same else list(names)
+
+
+def value_array(values: Sequence[Any]) -> NDArray[Any]:
+    """Return labels as an array of their own type; of objects if they are texts or differ."""
+    kinds = {type(value) for value in values}
+    return np.array(values, dtype=kinds.pop() if kinds in ({int}, {bool}, {float}) else object)

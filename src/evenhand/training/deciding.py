@@ -141,6 +141,10 @@ class Deciding:
         """
         network = _network(self, module)
         if client is None:
+            require(
+                has_shared_model(self),
+                "there is no shared model, only one for each client: give client= (--client)",
+            )
             return filled(network, self.params)
         if self.personal is None:
             raise ValueError(
@@ -164,9 +168,10 @@ class Deciding:
 
         Args:
             x: (N, ...) the features: an array, or a dict or tuple of arrays for several inputs.
-            group: (N,) names or codes of the samples' groups, for thresholds that differ by group.
-            client: (N,) names or codes of their clients, for thresholds that differ by client and
-                for methods that give each client a model of its own.
+            group: (N,) names or codes of the samples' groups, or one for all, for thresholds that
+                differ by group.
+            client: (N,) names or codes of their clients, or one for all, for thresholds that differ
+                by client and for methods that give each client a model of its own.
             module: the network, for a result that was read from a directory.
             seed: of the random numbers of randomised thresholds; None draws new ones.
         """
@@ -199,6 +204,13 @@ def target_of(given: Trained) -> Target:
     if given.target is not None:
         return given.target
     return Target("class" if "correct" in given.tally else "number")
+
+
+def has_shared_model(given: Trained) -> bool:
+    """Whether there is a shared model: not if clients trained alone, or keep layers to
+    themselves."""
+    # the shared model was evaluated besides the clients' own
+    return given.personal is None or any(name.startswith("shared_") for name in given.score_columns)
 
 
 def require_chances(given: Trained) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from evenhand.calls import Call, OutputFunction
 from evenhand.data.nested import Nested
-from evenhand.data.population import Population
-from evenhand.data.tables.encoding import Encoding
 from evenhand.data.views import View
 from evenhand.errors import EvenhandError, brief, require, require_choice
 from evenhand.files import cannot_write
@@ -118,15 +116,15 @@ def export(
 
 
 def described(
-    trained: Trained, algorithm: str, client: str | int | None, population: Population | None
+    trained: Trained, algorithm: str, client: str | int | None, names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What an exported file says about its model."""
+    """What an exported file says about its model; ``names`` are those of the labels."""
     labels = trained.counts.labels if trained.counts is not None else ()
-    encoding: Encoding | None = getattr(population, "encoding", None)
+    encoding = trained.encoding
     found: dict[str, Any] = {
         "algorithm": algorithm,
         "client": "" if client is None else str(client),
-        "labels": list((population.label_names if population else ()) or labels),
+        "labels": list(names or labels),
         "features": list(encoding.features) if encoding else [],
         "label": encoding.label if encoding else "",
         "thresholds": "" if trained.decision is None else trained.decision.to_json(),
@@ -142,8 +140,8 @@ def _format(path: Path, given: str | None) -> str:
         return given
     require(
         path.suffix in SUFFIXES,
-        "the name of an export must end in .pt2 (torch.export) or .onnx, got {}; or give format="
-        ' "torch" or "onnx"',
+        "the name of an export must end in .pt2 (torch.export) or .onnx, got {}; or give"
+        ' format="torch" or format="onnx"',
         repr(path.name),
     )
     return SUFFIXES[path.suffix]

@@ -75,6 +75,11 @@ def as_features(x: Any) -> Features:
     if isinstance(x, Mapping | tuple):
         inputs = {name: as_features(entry) for name, entry in inputs_of(x).items()}
         return Nested(inputs, isinstance(x, Mapping))
+    if hasattr(x, "columns"):
+        raise TypeError(
+            f"x must be an array or a tensor, got {type(x).__name__}; encode a table first:"
+            " result.encoding.transform(table)"
+        )
     try:
         return torch.as_tensor(x).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -142,7 +147,11 @@ def _called(network: nn.Module, call: Call, x: Any) -> Tensor:
         returned = network(*args, **kwargs)
     except (RuntimeError, IndexError) as error:
         shape = f" of shape {list(x.shape)}" if isinstance(x, Tensor) else ""
-        raise ValueError(f"the network does not take x{shape}: {first_line(error)}") from error
+        whole = isinstance(x, Tensor) and not x.is_floating_point() and "dtype" in str(error)
+        hint = '; x holds whole numbers, pass x.astype("float32")' if whole else ""
+        raise ValueError(
+            f"the network does not take x{shape}: {first_line(error)}{hint}"
+        ) from error
     return call.read(returned)
 
 

@@ -89,7 +89,7 @@ class Result(Outcome):
             origin.federation.probe(EXAMPLES).x if example is None else example,
             format=format,
             output=origin.settings.output,
-            about=described(self, repr(self.algorithm), client, origin.federation),
+            about=described(self, repr(self.algorithm), client, origin.federation.label_names),
         )
 
     def save_adapter(self, directory: str | Path, *, client: str | int | None = None) -> Path:

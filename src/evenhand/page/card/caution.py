@@ -57,14 +57,11 @@ def limits(subject: Subject) -> Section:
     if found is None:
         lines.append("Too few rounds were evaluated to say whether training had converged.")
     elif found.improving:
-        lines.append(
-            f"The model was still improving when training stopped after {subject.spec.rounds}"
-            " rounds."
-        )
+        lines.append(f"The model was still improving when training stopped after {subject.rounds}.")
     else:
         lines.append(
-            f"Training had levelled off after {subject.spec.rounds} rounds: the loss no longer fell"
-            " much in the last third of them."
+            f"Training had levelled off after {subject.rounds}: the loss no longer fell much"
+            " in the last third of them."
         )
     if len(study.seeds) == 1 and not study.folds:
         lines.append("There is one training run, so the numbers do not show how runs vary.")

@@ -119,6 +119,16 @@ class Subject:
         return ", ".join(f"{key} = {_plain(value)}" for key, value in given.items())
 
     @property
+    def rounds(self) -> str:
+        """How many rounds were trained, over the training runs: "60 rounds" or "12 to 60
+        rounds"."""
+        trials = [self.study.trial(self.label, seed) for seed in self.study.seeds]
+        parts = [part for trial in trials for part in trial.folds or (trial,)]
+        found = {self.spec.rounds if one.stopped is None else one.stopped.round for one in parts}
+        least, most = min(found), max(found)
+        return f"{least} to " * (least < most) + count_of(most, "round")
+
+    @property
     def runs(self) -> str:
         """The training runs behind the numbers, in words."""
         if self.study.folds:

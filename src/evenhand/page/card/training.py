@@ -166,7 +166,7 @@ def settings(subject: Subject) -> Section:
         ["network", str(spec.model.get("name", ""))],
         ["trained parameters", _size(subject)],
         ["loss", spec.loss],
-        ["rounds", str(spec.rounds)],
+        ["rounds", subject.rounds.removesuffix("s").removesuffix(" round")],
         ["local solver", _pairs({"solver": "sgd", **local})],
         ["cohort", _pairs(spec.cohort)],
         ["weights of clients", {"data": "their share of the samples"}.get(spec.weights, "equal")],

@@ -16,36 +16,34 @@ from evenhand.training.adapters import ADAPTER
 
 def load(subject: Subject) -> Section:
     """Code that loads the model and predicts."""
-    spec, name = subject.spec, subject.label
-    directory = str(subject.directory)
+    spec, name, study = subject.spec, subject.label, subject.study
     named = spec.data.get("name") not in (PYTHON, NODES) and spec.model.get("name") in MODELS
-    client = ""
-    names = subject.study.names("client")
-    if subject.personal and names:
-        client = names[0]
-    lines = ["import evenhand as eh", "", f"study = eh.load({_quoted(directory)})"]
-    seed = "" if len(subject.study.seeds) == 1 else f", seed={subject.trial.seed}"
-    lines.append(f"trial = study.trial({_quoted(name)}{seed})")
-    own = f"{_quoted(client)}, " if client else ""
-    if named:
-        lines += [
-            f"spec = study.specs[{subject.place}]",
-            "federation = spec.build_data()",
-            f"network = trial.module({own}module=spec.build_model(federation))",
-        ]
-    else:
-        lines.append(f"network = trial.module({own}module=...)  # the network that was trained")
-    table = subject.encoding is not None
-    if table:
-        lines += [
-            'x = federation.encoding.transform(eh.read_table("new.csv"))'
-            if named
-            else "x = ...  # new rows, encoded by encoding.json",
-        ]
-    else:
-        lines.append("x = ...  # new samples, in the form of those that it was trained on")
-    lines.append("outputs = network(x)")
+    names = study.names("client")
+    client = names[0] if subject.personal and names else ""
+    directory = str(subject.trial.folder.parent if study.folds else subject.directory)
+    chosen = [_quoted(name)]
+    chosen += [f"seed={subject.trial.seed}"] if len(study.seeds) > 1 and not study.folds else []
+    chosen += [] if named else ["module=..."]
+    rows = 'eh.read_table("new.csv")'
+    if subject.encoding is None:
+        rows = "...  # new samples, in the form of those that it was trained on"
+    lines = [
+        "import evenhand as eh",
+        "",
+        f"run = eh.load({_quoted(directory)})",
+        f"model = run.model({', '.join(chosen)})"
+        + "  # the network that was trained" * (not named),
+        f"rows = {rows}",
+        f"predictions = model.predict(rows{f', client={_quoted(client)}' if client else ''})",
+        f"network = model.module({_quoted(client) if client else ''})  # a torch.nn.Module",
+    ]
     blocks: list[Block] = [Code("\n".join(lines), "python")]
+    if study.folds:
+        blocks.append(
+            Paragraph(
+                "A cross-validation has a model for each fold. This one is of the first fold."
+            )
+        )
     if client:
         blocks.append(Paragraph("Replace the client's name by the one whose model you want."))
     adapter = subject.trial.folder / ADAPTER
@@ -57,7 +55,7 @@ def load(subject: Subject) -> Section:
             f"network = PeftModel.from_pretrained(base, {_quoted(str(adapter))})"
         )
         blocks += [Paragraph(f"Or load {shared} with PEFT:"), Code(code, "python")]
-    if named and not subject.study.folds:
+    if named and not study.folds:
         export = ["evenhand", "export", directory, "--method", name]
         export += ["--client", client] if client else []
         blocks += [

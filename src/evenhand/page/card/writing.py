@@ -10,19 +10,20 @@ from evenhand.files import write_atomic
 from evenhand.page.card import blocks
 from evenhand.page.card.caution import limits, privacy
 from evenhand.page.card.metadata import front_matter
+from evenhand.page.card.metrics import other_metrics
 from evenhand.page.card.results import by_client, by_group, compared, overall, thresholds
 from evenhand.page.card.subject import Subject
 from evenhand.page.card.training import data, method, purpose, settings, summary
 from evenhand.page.card.usage import again, load
 from evenhand.page.plain import plain_page
 from evenhand.studies.analysis.writing import count_of
-from evenhand.studies.exporting import chosen, study_of
+from evenhand.studies.exporting import study_of
 from evenhand.studies.findings import Findings, analyse, conclude
 from evenhand.studies.runs.directories import load_spec
 from evenhand.studies.runs.study import Study
 
 SECTIONS = (
-    *(purpose, overall, by_client, by_group, compared, thresholds),
+    *(purpose, overall, by_client, by_group, other_metrics, compared, thresholds),
     *(data, method, settings, privacy, limits, load, again),
 )
 MARKDOWN, HTML = "README.md", "card.html"
@@ -83,7 +84,7 @@ def subject_of(
 ) -> Subject:
     """Read and analyse a run, and choose a method that has results."""
     study = study_of(run)
-    label = chosen(study, method)
+    label = study.chosen(method).method.label
     if isinstance(run, Findings):
         findings = run
     elif isinstance(run, Study):
@@ -115,7 +116,7 @@ def html(subject: Subject) -> str:
         count_of(study.clients, "client"),
         count_of(len(study.names("group")), "group") if len(study.names("group")) > 1 else "",
         count_of(study.samples, f"{study.measure.part} sample"),
-        count_of(subject.spec.rounds, "round"),
+        subject.rounds,
         count_of(len(study.seeds), "training run") if not study.folds else f"{study.folds} folds",
     ]
     made = [make(subject) for make in SECTIONS]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evenhand.errors import require_known
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.group_rates import Gap, Rate, group_gaps, group_rates
 from evenhand.studies.runs.study import Study
@@ -79,6 +80,7 @@ def disadvantaged(gap: Gap) -> str:
 def labelled(counts: Counts, positive: str | None) -> int | None:
     """The code of the positive label, by default the second of two."""
     if positive is not None:
+        require_known("positive label", positive, counts.labels)
         return counts.labels.index(positive)
     return 1 if len(counts.labels) == 2 else None
 

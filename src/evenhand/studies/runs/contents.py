@@ -15,8 +15,8 @@ from evenhand.metrics.scores import Columns
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
 from evenhand.targets import Target
-from evenhand.training.directory import ENCODING, THRESHOLDS
-from evenhand.training.manifest import Sealed
+from evenhand.training.directory import ENCODING, SPEC, THRESHOLDS
+from evenhand.training.manifest import Manifest, Sealed
 
 if TYPE_CHECKING:
     from evenhand.data.tables.encoding import Encoding
@@ -154,3 +154,15 @@ def kind_of(about: Mapping[str, Any]) -> str | None:
         return target.kind
     # earlier versions said this of a user's own loss only
     return {True: "class", False: "number"}.get(about.get("classifies", None))
+
+
+def refuse_method(folder: Path, manifest: Manifest | None) -> None:
+    """Raise if a folder is that of a method in a run's directory."""
+    run = folder.parent
+    if manifest is None or not manifest.owner.method or (folder / SPEC).exists():
+        return
+    if (run / SPEC).exists():
+        raise RunError(
+            f"{folder} holds one method of a run; give the directory of the run, {run}, and the"
+            f" method {manifest.owner.method}"
+        )

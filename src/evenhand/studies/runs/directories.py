@@ -27,6 +27,7 @@ from evenhand.studies.runs.contents import (
     read_arrays,
     read_columns,
     read_scores,
+    refuse_method,
     target_of,
 )
 from evenhand.studies.runs.sealing import (
@@ -133,6 +134,7 @@ def run_directories(path: Path) -> list[Path]:
         "" if (path / saved.ABOUT).exists() else f", or: evenhand resume {shlex.quote(str(path))}"
     )
     held = Sealed(path, f"put a copy of it back{changed}")  # seeds may be added to a comparison's
+    refuse_method(path, held.manifest)
     # an unfinished eh.fit has none yet
     if held.manifest is not None and (held.has(saved.SPEC) or not (path / CHECKPOINT).exists()):
         held.path(saved.SPEC)

@@ -75,17 +75,17 @@ class Rows:
             return np.full(len(self.features), -1)
         if names is None:
             raise ValueError(
-                f"say which {by} each row belongs to: {self._ways(by)}; the {what} are"
-                f" {_listed(known)}{way}"
+                f"say which {by} each row belongs to: {self._ways(by)}{way}; the {what} are"
+                f" {_listed(known)}"
             )
         place = {name: code for code, name in enumerate(known)}
         codes = np.array([place.get(name, -1) for name in names], np.int64)
         unknown = np.flatnonzero(codes < 0)
         if len(unknown) and not strangers:
             first = names[int(unknown[0])]
-            said = f"{by} {brief(first)} is not known" if first else f"there is no {by}"
+            said = f"{by} {brief(first)} is not known" if first else f"the {by} is missing"
             raise ValueError(
-                f"row {int(unknown[0]) + 1}: {said}; the {what} are {_listed(known)}: name one"
+                f"row {int(unknown[0]) + 1}: {said}; the {what} are {_listed(known)}; name one"
                 f" of them{way}"
             )
         return codes

@@ -166,7 +166,8 @@ class Study:
         key = (known[0] if label is None else label, self.seeds[0] if seed is None else seed)
         if key not in self.trials:
             require_known("method", key[0], self.trained)
-            raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
+            seeds = ", ".join(map(str, self.seeds))
+            raise ValueError(f"{key[0]} was not trained with seed {key[1]}; choose from {seeds}")
         return self.trials[key]
 
     def model(
@@ -184,7 +185,7 @@ class Study:
             seed: of the training; by default the first.
             module: the network, for a run of your own module; ``output`` as in its settings.
         """
-        return trained_model(self._chosen(method, seed), module, output)
+        return trained_model(self.chosen(method, seed), module, output)
 
     def predictions(self, method: str | None = None, seed: int | None = None) -> pd.DataFrame:
         """What a method predicted for each test sample when it was evaluated, without thresholds.
@@ -192,12 +193,12 @@ class Study:
         ``row`` counts the rows of the table or data set from 0. ``probability`` is that of the
         second of two classes, or of the predicted one of several.
         """
-        return self._chosen(method, seed).predictions
+        return self.chosen(method, seed).predictions
 
-    def _chosen(self, method: str | None, seed: int | None) -> Trial:
+    def chosen(self, method: str | None = None, seed: int | None = None) -> Trial:
         """The trial of a method that must be named if there are several."""
         if method is None and len(self.trained) > 1:
-            raise ValueError(f"say which method: {', '.join(self.trained)}")
+            raise ValueError(f"choose a method of {self.name}: {', '.join(self.trained)}")
         return self.trial(self.trained[0] if method is None else method, seed)
 
     def with_folds_pooled(self) -> Study:
@@ -302,11 +303,10 @@ class Study:
     def sample_merits(self, label: str, seed: int, by: str = "client") -> Floats | None:
         """(N,) values of samples whose mean over a client, group or team is its merit, or minus its
         square for a root; NaN for samples that do not count."""
-        cell = self.cells(by, seed)
-        if cell is None:
+        if (cell := self.cells(by, seed)) is None:
             return None
-        count = len(self.names(by))
-        return merits.sample_merits(self.trials[label, seed], self.measure, cell, count)
+        trial, count = self.trials[label, seed], len(self.names(by))
+        return merits.sample_merits(trial, self.measure, cell, count)
 
     def measured_by(self, kind: str, positive: str | None = None) -> Study:
         """The same runs with another measure, see :mod:`evenhand.studies.specs.measure`."""

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from evenhand.calls import OutputFunction
-from evenhand.errors import require
+from evenhand.errors import require, require_kind
 from evenhand.models import MODELS
 from evenhand.studies.runs.new_rows import Rows
 from evenhand.studies.runs.trial import Trial
@@ -19,7 +19,14 @@ from evenhand.studies.specs.building import build_network, sample_form
 from evenhand.studies.specs.spec import NODES
 from evenhand.targets import Target
 from evenhand.training.about import PYTHON
-from evenhand.training.deciding import decide, model_outputs, require_chances, target_of
+from evenhand.training.by_row import value_array, values_of
+from evenhand.training.deciding import (
+    decide,
+    has_shared_model,
+    model_outputs,
+    require_chances,
+    target_of,
+)
 from evenhand.training.predicting import (
     Floats,
     Ints,
@@ -165,7 +172,7 @@ class TrainedModel:
         label = self.trial.outcomes.get("label")
         if not names and count == 2 and label is not None and np.min(label, initial=0) < 0:
             return (-1, 1)
-        return (*_values(names), *range(len(names), count))
+        return (*values_of(names), *range(len(names), count))
 
     def _decided(self, rows: Rows, output: Tensor, client: Any, group: Any, seed: Any) -> Any:
         """(N,) labels or numbers."""
@@ -175,7 +182,7 @@ class TrainedModel:
             return numbers(output, self.trial.encoding)
         if target.kind != "class":
             found = target.predict(output).numpy()
-            return _array(self._named(target.classes))[found] if self.classifies else found
+            return value_array(self._named(target.classes))[found] if self.classifies else found
         decision = self.trial.decision
         of = None
         if decision is not None and not decision.common:
@@ -183,7 +190,7 @@ class TrainedModel:
             of = rows.codes(decision.by, given, decision.names, decision.by + "s with a threshold")
         codes = decide(output, decision, of, seed)
         width = 1 if output.ndim == 1 else output.shape[1]
-        return _array(self._named(max(width, 2)))[codes]
+        return value_array(self._named(max(width, 2)))[codes]
 
     def _owner(self, rows: Rows, client: Any, shared: bool) -> Ints | None:
         """(N,) the client whose own model predicts for each row, -1 for the shared model; None if
@@ -191,13 +198,13 @@ class TrainedModel:
         trial = self.trial
         if trial.personal is None:
             return None
-        there = any(name.startswith("shared_") for name in trial.score_columns)
+        there = has_shared_model(trial)
         require(
             there or not shared,
-            "{} has no shared model: every client trained alone; leave out shared (--shared)",
+            "{} has no shared model, only one for each client; leave out shared (--shared)",
             trial.method.label,
         )
-        way = ", or take the shared model: shared=True (--shared)" if there else ""
+        way = ", or use the shared model with shared=True (--shared)" if there else ""
         known = trial.names("client")
         return rows.codes("client", client, known, "clients with a model", shared, way)
 
@@ -209,8 +216,11 @@ def trained_model(
     if trial.folds:
         raise ValueError(
             f"this is a cross-validation with {len(trial.folds)} models of {trial.method.label},"
-            " one for each fold; train it once on one split to get a model to use"
+            " one for each fold; train it once on one split to get a model to use, or give the"
+            f" directory of a fold, such as {trial.folds[0].folder.parent}"
         )
+    if module is not None:
+        require_kind("module", module, nn.Module, "torch.nn.Linear(4, 2)")
     return TrainedModel(trial, rebuilt(trial) if module is None else module, output)
 
 
@@ -238,19 +248,3 @@ def rebuilt(trial: Trial) -> nn.Module:
         )
         form = sample_form(spec.build_data())
     return build_network(spec.model, form, spec.seed, spec.data)
-
-
-def _values(names: Sequence[str]) -> list[Any]:
-    """Names of labels as the values they stand for: 0 and 1 instead of "0" and "1"."""
-    from evenhand.data.tables.values import numbers_of, text_of
-
-    if set(names) <= {"True", "False"}:
-        return [name == "True" for name in names]
-    found = [int(n) if n.is_integer() else n for n in numbers_of(names).tolist()]
-    same = all(text_of(value) == name for value, name in zip(found, names, strict=True))
-    return found if same else list(names)
-
-
-def _array(values: Sequence[Any]) -> Any:
-    kinds = {type(value) for value in values}
-    return np.array(values, dtype=kinds.pop() if kinds in ({int}, {bool}, {float}) else object)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.errors import SpecError
+from evenhand.errors import SpecError, require_known
 from evenhand.metrics import spread
 
 Floats = NDArray[np.float64]
@@ -203,6 +203,8 @@ def chosen_measure(
     found = replace(_share(kind), part=default.part)
     if kind not in ("recall", "specificity", "precision"):
         return found
+    if positive is not None:
+        require_known("positive label", positive, labels)
     code = labels.index(positive) if positive is not None else 1 if len(labels) == 2 else None
     if code is None:
         if kind == "specificity":
