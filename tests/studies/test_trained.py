@@ -162,6 +162,13 @@ def test_arrays_and_tensors_give_an_array(ill: eh.Study, weights: eh.Study) -> N
             assert found.tolist() == expected.tolist()
 
 
+def test_arrays_of_pandas_are_taken_though_they_are_read_only(ill: eh.Study) -> None:
+    model = ill.model("fedavg")
+    x = pd.DataFrame(model.trial.encoding.transform(TABLE).numpy()).to_numpy()
+    x.flags.writeable = False
+    assert model.predict(x).tolist() == model.predict(TABLE).tolist()
+
+
 def test_an_index_is_kept_and_other_columns_do_not_matter(ill: eh.Study) -> None:
     model = ill.model("ditto")
     few = TABLE.iloc[::-7].drop(columns=["ill", "stage", "weight"]).assign(extra="x")
@@ -227,6 +234,7 @@ def test_the_shared_model_predicts_for_new_clients_if_asked(ill: eh.Study) -> No
         (TABLE.assign(age="old"), None, "column 'age': 'old' in rows 1, 2, .* not numbers; corr"),
         (np.zeros((0, 3)), "East", "x has no samples"),
         (np.zeros((2, 3)), "East", r"the network does not take x of shape \[2, 3\]"),
+        ({"age": [1.0]}, "East", "the network does not take x: "),
         (np.array(["a"]), "East", "x must be an array or a tensor of numbers, or a dict of them"),
     ],
 )
