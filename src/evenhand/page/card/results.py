@@ -151,9 +151,8 @@ def compared(subject: Subject) -> Section:
             " The command evenhand compare trains FedAvg and local-only training beside it."
         )
         return Section("compared", "Compared with a baseline", [Paragraph(text)])
-    blocks: list[Block] = [
-        Bullets([*findings.answer.sentences, *_own_sentences(subject)]),
-    ]
+    said = [*findings.answer.sentences, *_own_sentences(subject)]
+    blocks: list[Block] = [Bullets(said)] if said else []
     row = findings.comparison.differences.get(label, {})
     names = [
         name
