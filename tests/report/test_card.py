@@ -272,6 +272,7 @@ def test_local_training_alone_is_a_baseline_without_an_empty_list() -> None:
     section = compared(subject_of(study, "qffl"))
     assert "Compared with local-only training, of 3 clients" in words(section)
     assert all(block.items for block in section.blocks if isinstance(block, Bullets))
+    assert "no baseline" in words(compared(subject_of(study, "localonly")))
 
 
 def test_a_run_that_stopped_early_has_the_rounds_it_trained(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from evenhand.data.tables.anew import Difference, differences, names_in
 from evenhand.data.tables.endings import PARQUET, SEPARATORS, table_ending
 from evenhand.data.tables.files import read_cells, read_table
-from evenhand.errors import DataError
+from evenhand.errors import DataError, require
 from evenhand.files import check_formats, write_atomic
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trained import NAME, TrainedModel
@@ -109,6 +109,7 @@ def predict_file(
             f"{run} was not trained on a table; predict in Python:"
             " evenhand.load(RUN).model(METHOD).predict(x)"
         )
+    _check_options(model, client, each)
     table = read_table(path, encoding=encoding)
     clients: Any = client
     if client_column is not None:
@@ -131,6 +132,22 @@ def predict_file(
         differences(model.trial.encoding, table),
         0 if found.owner is None else int((found.owner < 0).sum()),
         study.seeds,
+    )
+
+
+def _check_options(model: TrainedModel, client: str | None, each: bool) -> None:
+    """Raise for options that would change nothing."""
+    label, decision = model.trial.method.label, model.trial.decision
+    by_client = decision is not None and decision.by == "client" and not decision.common
+    require(
+        client is None or by_client or model.trial.personal is not None,
+        "{} has one model for all clients; leave out --for-client",
+        label,
+    )
+    require(
+        not each or model.classifies,
+        "--proba is for classifiers; {} predicts a number",
+        label,
     )
 
 
