@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.data.tables.anew import Difference, differences, names_in
+from evenhand.data.tables.anew import Difference, names_in
 from evenhand.data.tables.endings import PARQUET, SEPARATORS, table_ending
 from evenhand.data.tables.files import read_cells, read_table
 from evenhand.errors import DataError, require
@@ -129,7 +129,7 @@ def predict_file(
     return Predicted(
         model,
         cells.assign(**added),
-        differences(model.trial.encoding, table),
+        model.differences(table),
         0 if found.owner is None else int((found.owner < 0).sum()),
         study.seeds,
     )
