@@ -105,6 +105,15 @@ def test_a_regression_has_no_probabilities(place: Path, tmp_path: Path) -> None:
     assert err == "evenhand: --proba is for classifiers; fedavg predicts a number\n"
 
 
+def test_a_model_that_diverged_is_not_to_be_used(place: Path, tmp_path: Path) -> None:
+    table, run = place / "visits.csv", tmp_path / "run"
+    train(table, "ill", run, "-a", "fedavg:local.lr=1e30", "-a", "qffl", "--no-reference")
+    _, said = predicted(str(run), table, "--method", "fedavg")
+    assert "fedavg diverged in training: do not use these predictions" in said[1]
+    _, said = predicted(str(run), table, "--method", "qffl")
+    assert "diverged" not in "".join(said)
+
+
 def test_what_is_new_in_a_file_is_reported(run: str, tmp_path: Path) -> None:
     table = TABLE[:20].drop(columns=["ill", "stage", "weight"])
     table = table.assign(

@@ -35,6 +35,7 @@ class Predicted:
     differences: Sequence[Difference]  # from the training rows
     shared: int  # rows that the shared model predicted, of clients without one of their own
     seeds: Sequence[int]  # of the run
+    diverged: bool = False  # whether the training of the method did
 
     def numbers(self) -> dict[str, Any]:
         """What was predicted and what is new in the table, for JSON."""
@@ -46,6 +47,7 @@ class Predicted:
             "predictions": self._predictions(),
             "shared_model": self.shared,
             "thresholds": trial.decision is not None,
+            "diverged": self.diverged,
             "differences": [
                 {**one._asdict(), "values": dict(one.values)} for one in self.differences
             ],
@@ -69,6 +71,11 @@ class Predicted:
         others = [str(seed) for seed in self.seeds if seed != trial.seed]
         seed = f", seed {trial.seed} (--seed takes {' or '.join(others)})" if others else ""
         yield f"{rows} predicted with {trial.method.label}{seed}: {said}"
+        if self.diverged:
+            yield (
+                f"{trial.method.label} diverged in training: do not use these predictions; train it"
+                " again with a smaller learning rate"
+            )
         if trial.decision is not None:
             yield f"decided by the thresholds in {trial.folder / 'thresholds.json'}"
         if self.shared:
@@ -132,6 +139,7 @@ def predict_file(
         model.differences(table),
         0 if found.owner is None else int((found.owner < 0).sum()),
         study.seeds,
+        model.trial.method.label in {one.label for one in study.diverged},
     )
 
 
