@@ -931,19 +931,9 @@ def test_missing_takes_texts_and_numbers_alone() -> None:
         federation(missing=[{"age": 9}])
 
 
-def test_what_is_saved_of_an_encoding_is_as_before_where_nothing_is_called_missing() -> None:
-    saved = encoding_of(federation()).to_json()
-    assert list(saved) == [
-        "format",
-        "columns",
-        "label",
-        "task",
-        "label_names",
-        "label_mean",
-        "label_std",
-        "dropped",
-        "lost",
-    ]
+def test_an_encoding_is_saved_with_the_texts_that_mean_missing_only_if_there_are_some() -> None:
+    assert "missing" not in encoding_of(federation()).to_json()
+    assert encoding_of(federation(missing=["999"])).to_json()["missing"] == ["999"]
 
 
 UMLAUTS = "Größe;Straße\n1,80;Nürnberg «Süd»\n1,75;Žižkov\n"

@@ -79,6 +79,8 @@ def test_a_pickled_model_predicts_the_same_and_holds_no_training_data(method: eh
         assert twin.result_.origin is None
         assert twin.result_.summary == model.result_.summary
         assert twin.score(data.X, data.y) == model.score(data.X, data.y)
+        with pytest.raises(eh.RunError, match="not pickled; save or export it right after"):
+            twin.result_.export("model.onnx")
     assert model.result_.origin is not None
 
 

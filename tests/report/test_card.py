@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 import evenhand as eh
-from evenhand.page.card.blocks import Code, Table
+from evenhand.page.card.blocks import Bullets, Code, Table
 from evenhand.page.card.caution import limits, privacy
 from evenhand.page.card.metadata import yaml
 from evenhand.page.card.results import by_client, by_group, compared, overall
@@ -247,6 +247,34 @@ def test_a_run_of_a_python_program_has_a_card(tmp_path: Path) -> None:
     assert "evenhand export" not in text
 
 
+def test_clients_that_keep_their_batchnorm_have_models_of_their_own(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+    )
+    fed = eh.datasets.digits(clients=3, seed=0)
+    eh.fit(net, fed, eh.FedAvg(), rounds=1, normalisation="local", out=tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    text = markdown(subject)
+    assert "each client has a model of its own" in text
+    assert "A new client has none until it has trained one; there is no shared one." in text
+    client = fed.name(0)
+    assert f'predictions = model.predict(rows, client="{client}")\n' in text
+    model = eh.load(tmp_path / "run").model("fedavg", module=net)
+    assert model.predict(fed.test.x[:3], client=client).shape == (3,)
+
+
+def test_a_new_client_can_use_the_shared_model(ditto: Subject) -> None:
+    assert "until it has trained one; until then it can use the shared model" in markdown(ditto)
+
+
+def test_local_training_alone_is_a_baseline_without_an_empty_list() -> None:
+    study = make_study({"qffl": (0.8, 0.1), "localonly": (0.7, 0.1)}, seeds=1, clients=3)
+    section = compared(subject_of(study, "qffl"))
+    assert "Compared with local-only training, of 3 clients" in words(section)
+    assert all(block.items for block in section.blocks if isinstance(block, Bullets))
+    assert "no baseline" in words(compared(subject_of(study, "localonly")))
+
+
 def test_a_run_that_stopped_early_has_the_rounds_it_trained(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = (
@@ -359,6 +387,8 @@ def test_yaml_holds_any_text() -> None:
         "",
         "1.5",
         "~",
+        "-",
+        "---",
         *NASTY,
     ]
     value = {"texts": texts, "nested": [{"x": {"y": [1, 0.5, True]}, "z": "null"}]}
@@ -406,7 +436,12 @@ def test_the_files_and_their_mistakes(run: Path, ditto: Subject, tmp_path: Path)
     assert (made.files, made.method) == ([one], "ditto")
     assert "Triage." in one.read_text(encoding="utf-8")
     assert eh.card(made.findings, tmp_path / "two.md", method="fedavg").files[0].exists()
+    (tmp_path / "notes").touch()
     for given, message in (
+        (
+            ("--method", "ditto", "--out", str(tmp_path / "notes")),
+            "must end in .md or .html, got 'notes'",
+        ),
         ((), "choose a method of patients: fedavg, localonly, ditto"),
         (("--method", "dito"), "did you mean 'ditto'?"),
         (("--method", "ditto", "--out", "card.pdf"), "must end in .md or .html, got 'card.pdf'"),

@@ -178,6 +178,18 @@ class Bessel(nn.Module):
         return self.last(torch.special.bessel_j0(x))
 
 
+class Double(Bessel):
+    """onnxruntime has no convolution in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(1, 1, 3, padding=1)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x[:, None])[:, 0])
+
+
 class Branching(Bessel):
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 0:
@@ -204,12 +216,17 @@ class Remembering(Bessel):
     ("module", "name", "message"),
     [
         (Bessel(), "m.onnx", 'ONNX has no operator for prims.bessel_j0; .* use format="torch"'),
+        (
+            Double(),
+            "m.onnx",
+            r"onnxruntime cannot run this network: Could not .* train it in float32",
+        ),
         (Branching(), "m.pt2", r"data-dependent .* at `if x.sum\(\) > 0:` in forward"),
         (Counting(), "m.pt2", r"depends on the number of samples, .* write x.shape\[0\]"),
         (Remembering(), "m.pt2", "differ from the network's by .*, more than .*; nothing was kept"),
         (Remembering(), "m.onnx", 'nothing was kept; try format="torch"'),
     ],
-    ids=["missing operator", "branch", "number of samples", "torch", "onnx"],
+    ids=["missing operator", "missing type", "branch", "number of samples", "torch", "onnx"],
 )
 def test_what_cannot_be_exported_is_said_in_one_line_and_leaves_the_old_file(
     module: nn.Module, name: str, message: str, tmp_path: Path

@@ -24,6 +24,7 @@ MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)'")
 RAISED = re.compile(
     r"The following call raised this error:\s*File \"[^\"]*\", line \d+, in (.*)\s+(.*)"
 )
+RUNTIME = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 FIXED = "your code specialized it to be a constant"
 
 
@@ -114,7 +115,7 @@ def reason(error: BaseException) -> str:
             " x.shape[0]"
         )
     first = next((line for line in str(causes[-1]).splitlines() if line.strip()), "").strip()
-    first = re.sub(r" \(unhinted: .*", "", first).rstrip(".")
+    first = RUNTIME.sub("", re.sub(r" \(unhinted: .*", "", first)).rstrip(".")
     if found := RAISED.search(whole):
         return f"{_short(first)} at `{_short(found[2].strip())}` in {found[1].strip()}"
     return _short(first) or type(error).__name__

@@ -208,7 +208,13 @@ def _written(
         raise
     except Exception as error:  # of the exporter
         raise ExportError(f"ONNX cannot hold this network: {reason(error)}") from error
-    session = load_onnx(path)
+    try:
+        session = load_onnx(path)
+    except Exception as error:  # of the runtime, which lacks some operators for some types
+        raise ExportError(
+            f"onnxruntime cannot run this network: {reason(error)}; nothing was kept; train it in"
+            ' float32, or use format="torch"'
+        ) from error
     used = {entry.name for entry in session.get_inputs()}  # the network may ignore some
 
     def run_onnx(batch: tuple[Tensor, ...]) -> Tensor:

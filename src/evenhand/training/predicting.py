@@ -80,6 +80,8 @@ def as_features(x: Any) -> Features:
             f"x must be an array or a tensor, got {type(x).__name__}; encode a table first:"
             " result.encoding.transform(table)"
         )
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        x = x.copy()  # torch warns about such arrays, and pandas makes them
     try:
         return torch.as_tensor(x).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -145,7 +147,7 @@ def _called(network: nn.Module, call: Call, x: Any) -> Tensor:
     args, kwargs = call.arguments(x)
     try:
         returned = network(*args, **kwargs)
-    except (RuntimeError, IndexError) as error:
+    except Exception as error:  # of the network
         shape = f" of shape {list(x.shape)}" if isinstance(x, Tensor) else ""
         whole = isinstance(x, Tensor) and not x.is_floating_point() and "dtype" in str(error)
         hint = '; x holds whole numbers, pass x.astype("float32")' if whole else ""

@@ -82,7 +82,7 @@ class Result(Outcome):
         """
         from evenhand.training.exporting import described, export
 
-        network, origin = self.module(client), self._known()
+        origin, network = self._known(), self.module(client)
         return export(
             network,
             path,
@@ -105,7 +105,10 @@ class Result(Outcome):
 
     def _known(self) -> Origin:
         if self.origin is None:
-            raise RunError("only a result of fit or fit_many can be saved; this one is neither")
+            raise RunError(
+                "this result does not know its network and data, which are not pickled; save or"
+                " export it right after training"
+            )
         return self.origin
 
     def save(self, directory: str | Path) -> Path:

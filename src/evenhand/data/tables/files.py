@@ -66,7 +66,7 @@ def read_cells(path: str | Path, *, encoding: str | None = None) -> pd.DataFrame
     if ending in PARQUET:
         return _read_parquet(path)
     text, separator, _ = _read_text(path, ending, encoding)
-    if separator == ";":  # its decimal commas are no numbers in another file
+    if _decimal(text, separator) == ",":  # no numbers in a file separated by commas
         return _parsed(text, str(path), separator=separator)
     settings: dict[str, Any] = {"sep": separator, "index_col": False, "skipinitialspace": True}
     table: pd.DataFrame = pd.read_csv(
@@ -132,6 +132,11 @@ def _separator(text: str, usual: str) -> str:
     return max((usual, ";", "\t"), key=header.count)
 
 
+def _decimal(text: str, separator: str) -> str:
+    """Return the decimal mark; only a table separated by semicolons may have commas."""
+    return "," if separator == ";" and _DECIMAL_COMMA.search(text) else "."
+
+
 def _parsed(
     text: str,
     source: str,
@@ -150,7 +155,7 @@ def _parsed(
         )
     settings: dict[str, Any] = {
         "sep": separator,
-        "decimal": "," if separator == ";" and _DECIMAL_COMMA.search(text) else ".",
+        "decimal": _decimal(text, separator),
         "header": 0 if names is None else None,
         "names": None if names is None else list(names),
         "index_col": False,

@@ -16,7 +16,7 @@ from evenhand.studies.analysis.statistics import HEADINGS
 
 # characters that end a line in YAML, and others that a reader refuses
 UNPRINTED = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-PLAIN = re.compile(r"[a-z_-]+")
+PLAIN = re.compile(r"[a-z][a-z_-]*")
 METRICS = ("mean", "worst10", "min", "pooled")
 
 

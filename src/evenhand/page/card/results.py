@@ -145,15 +145,9 @@ def _groups(subject: Subject, by: str) -> list[Block]:
 def compared(subject: Subject) -> Section:
     """What the study says about the method against FedAvg and local-only training."""
     findings, study, label = subject.findings, subject.study, subject.label
-    if study.reference is None and study.alone is None:
-        text = (
-            "This run has no baseline, so the card cannot say who gains or loses by this method."
-            " The command evenhand compare trains FedAvg and local-only training beside it."
-        )
-        return Section("compared", "Compared with a baseline", [Paragraph(text)])
-    blocks: list[Block] = [
-        Bullets([*findings.answer.sentences, *_own_sentences(subject)]),
-    ]
+    there = [one for one in (study.reference, study.alone) if one is not None]
+    said = [*findings.answer.sentences, *_own_sentences(subject)] if there else []
+    blocks: list[Block] = [Bullets(said)] if said else []
     row = findings.comparison.differences.get(label, {})
     names = [
         name
@@ -178,9 +172,14 @@ def compared(subject: Subject) -> Section:
             f" {numbers.gain_unit(study)}; intervals hold for all methods of the run at once."
         )
         blocks.append(Table(["metric", "change", "verdict"], rows, caption))
-    for against in (study.reference, study.alone):
-        if line := _harm(subject, against):
-            blocks.append(Paragraph(line))
+    blocks += [Paragraph(line) for against in there if (line := _harm(subject, against))]
+    if not blocks:
+        text = (
+            "This run has no baseline to compare with, so the card cannot say who gains or loses by"
+            " this method. The command evenhand compare trains FedAvg and local-only training"
+            " beside it."
+        )
+        blocks = [Paragraph(text)]
     return Section("compared", "Compared with a baseline", blocks)
 
 
@@ -196,7 +195,7 @@ def _own_sentences(subject: Subject) -> list[str]:
     ]
 
 
-def _harm(subject: Subject, against: str | None) -> str:
+def _harm(subject: Subject, against: str) -> str:
     """How many clients and groups gain and lose, significantly."""
     told = []
     for by in ("client", "group"):

@@ -12,14 +12,14 @@ from typing import Any
 from evenhand.algorithms.naming import plain_fields
 from evenhand.data.tables.encoding import Encoding
 from evenhand.errors import SpecError
-from evenhand.reading import read_json
 from evenhand.studies.analysis.writing import count_of
 from evenhand.studies.findings import Findings
 from evenhand.studies.methods import one_line, page
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trial import Trial
 from evenhand.studies.specs.spec import Spec
-from evenhand.training.directory import ENCODING
+from evenhand.training.deciding import has_shared_model
+from evenhand.training.directory import PERSONAL
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,22 @@ class Subject:
     @property
     def personal(self) -> bool:
         """Whether each client has a model of its own."""
-        try:
+        if (self.trial.folder / PERSONAL).exists():  # any method, if clients keep their BatchNorm
+            return True
+        try:  # in a real federation the clients keep them
             return bool(self.trial.method.algorithm().personal)
         except SpecError:  # a class of another program
-            return (self.trial.folder / "personal.safetensors").exists()
+            return False
 
-    @cached_property
+    @property
+    def shares(self) -> bool:
+        """Whether there is a shared model."""
+        return has_shared_model(self.trial)
+
+    @property
     def encoding(self) -> Encoding | None:
         """How a table's columns became numbers, if the data came as a table."""
-        path = self.study.directories[self.place] / ENCODING
-        return Encoding.from_json(read_json(path)) if path.exists() else None
+        return (self.trial.folds or (self.trial,))[0].encoding
 
     @property
     def labels(self) -> tuple[str, ...]:

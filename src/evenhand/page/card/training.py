@@ -75,9 +75,12 @@ def purpose(subject: Subject) -> Section:
         " The results below say nothing about others.",
     ]
     if subject.personal:
+        shared = (
+            "until then it can use the shared model" if subject.shares else "there is no shared one"
+        )
         lines.append(
-            "A client uses its own model. A new client has none until it has trained one; the"
-            " shared model is what the server can give it."
+            "A client uses its own model. A new client has none until it has trained one;"
+            f" {shared}."
         )
     return Section("use", "Intended use", [Paragraph(line) for line in lines])
 

@@ -63,7 +63,7 @@ def card(
     """
     path = Path(out)
     require(
-        path.suffix in ("", *SUFFIXES) or path.is_dir(),
+        path.suffix in SUFFIXES or path.is_dir() or not (path.suffix or path.exists()),
         "the file of a card must end in .md or .html, got {}; or give a directory",
         repr(path.name),
     )

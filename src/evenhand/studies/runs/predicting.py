@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.data.tables.anew import Difference, differences, names_in
+from evenhand.data.tables.anew import Difference, names_in
 from evenhand.data.tables.endings import PARQUET, SEPARATORS, table_ending
 from evenhand.data.tables.files import read_cells, read_table
-from evenhand.errors import DataError
+from evenhand.errors import DataError, require
 from evenhand.files import check_formats, write_atomic
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trained import NAME, TrainedModel
@@ -35,6 +35,7 @@ class Predicted:
     differences: Sequence[Difference]  # from the training rows
     shared: int  # rows that the shared model predicted, of clients without one of their own
     seeds: Sequence[int]  # of the run
+    diverged: bool = False  # whether the training of the method did
 
     def numbers(self) -> dict[str, Any]:
         """What was predicted and what is new in the table, for JSON."""
@@ -46,6 +47,7 @@ class Predicted:
             "predictions": self._predictions(),
             "shared_model": self.shared,
             "thresholds": trial.decision is not None,
+            "diverged": self.diverged,
             "differences": [
                 {**one._asdict(), "values": dict(one.values)} for one in self.differences
             ],
@@ -69,6 +71,11 @@ class Predicted:
         others = [str(seed) for seed in self.seeds if seed != trial.seed]
         seed = f", seed {trial.seed} (--seed takes {' or '.join(others)})" if others else ""
         yield f"{rows} predicted with {trial.method.label}{seed}: {said}"
+        if self.diverged:
+            yield (
+                f"{trial.method.label} diverged in training: do not use these predictions; train it"
+                " again with a smaller learning rate"
+            )
         if trial.decision is not None:
             yield f"decided by the thresholds in {trial.folder / 'thresholds.json'}"
         if self.shared:
@@ -109,6 +116,7 @@ def predict_file(
             f"{run} was not trained on a table; predict in Python:"
             " evenhand.load(RUN).model(METHOD).predict(x)"
         )
+    _check_options(model, client, each)
     table = read_table(path, encoding=encoding)
     clients: Any = client
     if client_column is not None:
@@ -128,9 +136,26 @@ def predict_file(
     return Predicted(
         model,
         cells.assign(**added),
-        differences(model.trial.encoding, table),
+        model.differences(table),
         0 if found.owner is None else int((found.owner < 0).sum()),
         study.seeds,
+        model.trial.method.label in {one.label for one in study.diverged},
+    )
+
+
+def _check_options(model: TrainedModel, client: str | None, each: bool) -> None:
+    """Raise for options that would change nothing."""
+    label, decision = model.trial.method.label, model.trial.decision
+    by_client = decision is not None and decision.by == "client" and not decision.common
+    require(
+        client is None or by_client or model.trial.personal is not None,
+        "{} has one model for all clients; leave out --for-client",
+        label,
+    )
+    require(
+        not each or model.classifies,
+        "--proba is for classifiers; {} predicts a number",
+        label,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ from evenhand.training.predicting import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evenhand.data.tables.anew import Difference
 
 NAME = "prediction"  # of a column of predictions
 
@@ -52,7 +53,7 @@ class Answer(NamedTuple):
     table: pd.DataFrame | None  # if the rows were one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """A trained model of a run: predictions for tables, arrays or tensors.
 
@@ -65,8 +66,11 @@ class TrainedModel:
     """
 
     trial: Trial
-    network: nn.Module = field(repr=False)
-    _output: OutputFunction | None = field(default=None, repr=False)
+    network: nn.Module
+    _output: OutputFunction | None = None
+
+    def __repr__(self) -> str:
+        return f"<TrainedModel {self.trial.method.label}, seed {self.trial.seed}>"
 
     def predict(
         self,
@@ -131,6 +135,16 @@ class TrainedModel:
         found = self._decided(rows, output, client, group, seed)
         chances = probabilities(output, self._target) if self.classifies else None
         return Answer(found, chances, owner, rows.table)
+
+    def differences(self, x: Any) -> list[Difference]:
+        """What a table has that the training rows had not: missing values and unknown categories,
+        column by column. Predictions for such rows are less certain than they look."""
+        from evenhand.data.tables.anew import differences
+
+        rows = Rows.of(self.trial, x)
+        if rows.table is None or rows.encoding is None:
+            raise TypeError("x is no table; only the columns of a table have names and categories")
+        return differences(rows.encoding, rows.table)
 
     def module(self, client: str | int | None = None) -> nn.Module:
         """The trained network, a copy on the CPU in evaluation mode; ``client`` asks for its own
