@@ -69,6 +69,17 @@ def test_mistakes_are_said_in_one_line(given: tuple[str, ...], message: str, run
     assert not Path("m.pt2").exists()
 
 
+def test_a_model_that_diverged_is_not_exported(run: Path, tmp_path: Path) -> None:
+    data, out = str(run.parent / "patients.csv"), str(tmp_path / "run")
+    asked = ("-a", "fedavg:local.lr=1e30", "-a", "qffl", "--rounds", "2", "--no-report")
+    asked += ("--no-reference", "-q", "--out", out)
+    assert invoke("run", "--data", data, *DATA, *asked)[0] == 0
+    path = tmp_path / "model.pt2"
+    code, _, err = invoke("export", out, "--method", "fedavg", "--out", str(path))
+    assert (code, err.count("\n"), path.exists()) == (1, 1, False)
+    assert "fedavg diverged, so there is no model to export; train it again" in err
+
+
 def test_a_run_of_a_table_is_exported_without_the_table(run: Path, tmp_path: Path) -> None:
     given = {"method": "ditto", "client": "Harbour"}
     data = run.parent / "patients.csv"

@@ -250,6 +250,7 @@ def test_the_shared_model_predicts_for_new_clients_if_asked(ill: eh.Study) -> No
         (TABLE[:0], None, "the table has no rows"),
         (TABLE.assign(age="old"), None, "column 'age': 'old' in rows 1, 2, .* not numbers; corr"),
         (np.zeros((0, 3)), "East", "x has no samples"),
+        ("new.csv", None, "x must hold samples, got the path 'new.csv'; read the file first"),
         (np.zeros((2, 3)), "East", r"the network does not take x of shape \[2, 3\]"),
         ({"age": [1.0]}, "East", "the network does not take x: "),
         (np.array(["a"]), "East", "x must be an array or a tensor of numbers, or a dict of them"),

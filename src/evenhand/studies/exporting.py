@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenhand.errors import RunError
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.executing import ELSEWHERE
 from evenhand.studies.runs.study import Study
@@ -44,7 +45,11 @@ def export(
         module: the network, for a run of your own module; a run that names its model rebuilds it.
         example: samples as the network takes them, for a run of a Python program without a table.
     """
-    trial = study_of(run).chosen(method, seed)
+    study = study_of(run)
+    trial = study.chosen(method, seed)
+    label = trial.method.label
+    if label in {one.label for one in study.diverged}:
+        raise RunError(f"{label} diverged, so there is no model to export; train it again")
     network = trained_model(trial, module).module(client)
     assert trial.source is not None
     return write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,8 @@ class Rows:
         from evenhand.data.tables.anew import as_pandas, encoded
         from evenhand.data.tables.missing import without
 
+        if isinstance(x, str | Path):
+            raise TypeError(f"x must hold samples, got the path {str(x)!r}; read the file first")
         table, encoding = as_pandas(x), trial.encoding
         spec = None if trial.source is None else trial.source.spec
         if table is None:
