@@ -342,7 +342,8 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_and_its_weaker_check_is_said
     assert "was started by an earlier version, whose weaker data check" in caplog.text
     anew = go_on(tmp_path / "anew", x)
     assert len(gone_on.history_rows) == 4
-    assert all(torch.equal(gone_on.params[name], anew.params[name]) for name in anew.params)
+    for name, expected in anew.params.items():  # the checkpoint is from another processor
+        torch.testing.assert_close(gone_on.params[name], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_checkpoint_of_an_earlier_version_refuses_other_data(tmp_path: Path) -> None:
