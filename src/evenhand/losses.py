@@ -67,8 +67,9 @@ def focal(output: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
         log_p = F.logsigmoid(torch.where(target > 0, score, -score))
     else:
         log_p = _log_probability(output, target)
-    # 1 - p without cancellation near p = 1
-    return _mean(-((-torch.expm1(log_p)) ** gamma) * log_p, target)
+    # 1 - p without cancellation near p = 1; at 0, its power has no slope if gamma is below 1
+    missed = (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).tiny)
+    return _mean(-(missed**gamma) * log_p, target)
 
 
 def brier(output: Tensor, target: Tensor) -> Tensor:

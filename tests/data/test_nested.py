@@ -166,8 +166,8 @@ def test_a_form_travels_as_text_and_gives_zeros() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ({"a": np.zeros((2, 1)), "b": np.zeros((3, 1))}, "input 'b' has 3 rows for 2 labels"),
-        ({}, "at least one input"),
+        ({"a": np.zeros((2, 1)), "b": np.zeros((3, 1))}, "train data, input 'b' has 3 rows"),
+        ({}, "x has no inputs"),
         ({"a": np.array([["x"], ["y"]])}, "arrays of numbers"),
         ({"a": np.array([[1.0], [np.inf]])}, "train x that is not finite"),
     ],

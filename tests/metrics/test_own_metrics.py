@@ -176,6 +176,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "raises": (lambda o, y: y.no_such_thing, "metric 'own' fails on outputs .*no_such_thing"),
     "nan": (lambda o, y: y / 0 * 0, "metric 'own' returned nan for finite outputs"),
     "batch": (lambda o, y: y - y.double().mean(), "depends on the other samples"),
+    # 0 for every sample of an untrained model that has nothing right
+    "share": (lambda o, y: (o.argmax(1) == y) * (o.amax(1) == 1) / len(y), "depends on the other"),
 }
 
 
@@ -306,3 +308,51 @@ def test_f1_of_a_function_is_that_of_its_classes() -> None:
     output, y = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 0, 1])
     above, below = (part.sum(0) for part in f1_parts(output, y))
     assert (above / below).tolist() == pytest.approx([0.5, 0.0])
+
+
+FORMS: dict[str, tuple[Any, torch.nn.Module, str]] = {
+    "class": (lambda x: (x[:, 0] > 0).astype(int), torch.nn.Linear(4, 2), "cross_entropy"),
+    "one output": (lambda x: (x[:, 0] > 0).astype(int), torch.nn.Linear(4, 1), "bce"),
+    "labels": (lambda x: (x[:, :3] > 0).astype(int), torch.nn.Linear(4, 3), "bce"),
+    "positions": (
+        lambda x: (x[:, :, None] > [[0, 9]]).astype(int) - 100 * (x[:, :, None] < [[-1, -9]]),
+        torch.nn.Sequential(torch.nn.Linear(4, 24), torch.nn.Unflatten(1, (3, 4, 2))),
+        "cross_entropy",
+    ),
+    "mask": (
+        lambda x: (x.reshape(-1, 2, 2) > 0).astype(int),
+        torch.nn.Unflatten(1, (2, 2)),
+        "dice",
+    ),
+    "ordinal": (lambda x: np.digitize(x[:, 0], [-1, 0, 1]), torch.nn.Linear(4, 3), "ordinal"),
+    "number": (lambda x: x.sum(1), torch.nn.Linear(4, 1), "mse"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_metric_is_also_tried_on_outputs_that_are_right(name: str) -> None:
+    labels, module, loss = FORMS[name]
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), module)
+    x = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")
+    fed = eh.Federation.from_arrays([{"x": x, "y": labels(x)}])
+    target = eh.fit(module, fed, eh.FedAvg(), loss=loss, rounds=1).target
+    shares = []
+
+    def right(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        shares.append(target.right(output, y))
+        return shares[-1]
+
+    eh.fit(module, fed, eh.FedAvg(), loss=loss, rounds=1, metrics={"right": right})
+    assert (shares[2] == (name != "number")).all()
+
+
+def test_a_function_may_return_numpy_arrays() -> None:
+    def right(output: torch.Tensor, y: torch.Tensor) -> Any:
+        return output.numpy().argmax(1) == y.numpy()
+
+    def ratio(output: torch.Tensor, y: torch.Tensor) -> Any:
+        return right(output, y).astype(float), np.ones(len(y))
+
+    metrics = {"right": right, "ratio": ratio}
+    scores = eh.fit(network(), ragged(), eh.FedAvg(), rounds=1, metrics=metrics).scores
+    assert scores["right"].tolist() == scores["accuracy"].tolist() == scores["ratio"].tolist()

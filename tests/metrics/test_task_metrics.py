@@ -86,6 +86,14 @@ def test_metrics_of_binary_masks_are_about_the_inside() -> None:
     assert value_of(found["dice_score"], output, y) == pytest.approx(sk.f1_score(truth, guess))
 
 
+def test_masks_of_half_precision_outputs_are_counted_exactly() -> None:
+    output, y = torch.ones(1, 20, 20, dtype=torch.bfloat16), torch.ones(1, 20, 20).long()
+    y[0, 0, 0] = 0
+    found = metrics_of(Target("positions", 2, (20, 20)))
+    assert value_of(found["iou"], output, y) == 399 / 400
+    assert value_of(found["dice_score"], output, y) == 798 / 799
+
+
 def test_a_class_that_is_nowhere_is_left_out_of_the_mean() -> None:
     output, y = torch.zeros(1, 3, 4), torch.tensor([[0, 0, 1, 1]])
     output[0, 0] = 1.0  # all positions are class 0, and class 2 is nowhere

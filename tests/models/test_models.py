@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -557,3 +558,24 @@ def test_labels_minus_one_and_one_get_a_single_output() -> None:
     signs = eh.Federation(eh.Part(fed.train.x, fed.train.y * 2 - 1, fed.train.offsets))
     assert Spec(model={"name": "linear", "init": "zero"}).build_model(signs)[-1].out_features == 1
     assert Spec(model={"name": "linear", "outputs": 1}).build_model(fed)[-1].out_features == 1
+
+
+@pytest.mark.parametrize(
+    ("y", "loss", "outputs"),
+    [
+        ([0, 1, 1], "cross_entropy", 2),
+        ([0, 1, 1], "bce", 1),
+        ([0, 1, 1], "focal", 2),
+        ([0, 1, 2], "ordinal", 2),
+        ([[0, 1, 0], [1, 1, 0], [0, 0, 0]], "bce", 3),
+        ([[0.5, 1.0], [1.0, 2.0], [0.0, 0.0]], "mse", 2),
+        ([0.5, 1.0, 2.0], "huber", 1),
+    ],
+)
+def test_the_outputs_of_a_named_model_follow_from_labels_and_loss(
+    y: Any, loss: str, outputs: int
+) -> None:
+    fed = eh.Federation.from_arrays([{"x": torch.randn(3, 4), "y": torch.tensor(y)}])
+    module = Spec(model={"name": "linear"}, loss=loss).build_model(fed)
+    assert module[-1].out_features == outputs
+    eh.fit(module, fed, eh.FedAvg(), loss=loss, rounds=1)

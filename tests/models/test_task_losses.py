@@ -114,6 +114,20 @@ def test_focal_shrinks_the_cross_entropy_of_easy_samples() -> None:
     assert losses.focal(tokens, torch.tensor([[1, -100]])).item() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("output", [[[200.0, -200.0]], [[200.0]]])
+def test_focal_has_a_gradient_where_the_label_is_certain(
+    gamma: float, output: list[list[float]]
+) -> None:
+    logits = torch.tensor(output, requires_grad=True)
+    label = torch.tensor([0 if len(output[0]) == 2 else 1])
+    loss = losses.focal(logits, label, gamma=gamma)
+    loss.sum().backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
 def test_focal_takes_one_output_per_label() -> None:
     output = torch.tensor([[math.log(3.0), 0.0]], dtype=torch.float64)  # p = 3/4 and 1/2
     labels = torch.tensor([[0, 1]])

@@ -480,6 +480,17 @@ def test_an_interrupted_run_of_fit_says_how_to_go_on(tmp_path: Path) -> None:
     assert len(eh.load(tmp_path).trial().history) == 5
 
 
+@pytest.mark.parametrize(
+    "other", [{"checkpoint_every": 1}, {"engine": "loop"}, {"keep_predictions": True}]
+)
+def test_a_run_goes_on_with_settings_that_change_no_model(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    eh.fit(module(), clinics(), eh.FedAvg(), rounds=2, out=tmp_path)
+    more = eh.fit(module(), clinics(), eh.FedAvg(), rounds=3, out=tmp_path, resume=True, **other)
+    assert len(more.history) == len(eh.load(tmp_path).trial().history) == 3
+
+
 def test_a_result_is_saved_like_a_run_with_out(tmp_path: Path) -> None:
     def fit(**options: Any) -> eh.Result:
         return eh.fit(module(), clinics(), PowerLoss(), rounds=2, seed=4, **options)

@@ -168,7 +168,7 @@ def test_a_folder_that_mlflow_refuses_is_one_line(
 ) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     uri = (tmp_path / "store").as_uri()
-    with pytest.raises(eh.RunError) as caught:
+    with pytest.raises(eh.CallbackError) as caught:
         train(eh.track.MLflow(uri=uri))
     assert str(caught.value) == (
         f"MLflow does not write to folders any more ({uri}); use a database, such as"
@@ -177,7 +177,9 @@ def test_a_folder_that_mlflow_refuses_is_one_line(
 
 
 def test_another_unusable_store_is_one_line() -> None:
-    with pytest.raises(eh.RunError, match=r"^MLflow cannot track at nonsense://x: .+") as caught:
+    with pytest.raises(
+        eh.CallbackError, match=r"^MLflow cannot track at nonsense://x: .+"
+    ) as caught:
         train(eh.track.MLflow(uri="nonsense://x"))
     assert "\n" not in str(caught.value)
 
@@ -251,7 +253,7 @@ def test_a_comparison_has_a_folder_for_each_run(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(eh.RunError, match=r"^TensorBoard cannot write to .*file"):
+    with pytest.raises(eh.CallbackError, match=r"^TensorBoard cannot write to .*file"):
         train(eh.track.TensorBoard(tmp_path / "file"))
 
 

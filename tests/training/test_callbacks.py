@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,8 @@ def test_a_comparison_without_a_directory_keeps_what_is_done_when_a_callback_fai
 
         def on_run_start(self, run: eh.RunInfo) -> None:
             self.fails = run.label == "afl"
+            if self.fails and self.hook == "on_run_start":
+                raise KeyError("accuracy")
 
         def on_round_end(self, moment: eh.Moment) -> None:
             if self.fails and self.hook == "on_round_end":
@@ -421,7 +424,7 @@ def test_a_comparison_without_a_directory_keeps_what_is_done_when_a_callback_fai
     options: dict[str, Any] = {"rounds": 2, "seeds": 1, "references": ["fedavg"]}
     asked = network(), ragged(), ["fedavg", "afl"]
     whole = eh.compare(*asked, **options)
-    for hook in ("on_round_end", "on_run_end"):
+    for hook in ("on_run_start", "on_round_end", "on_run_end"):
         with pytest.raises(eh.CallbackError) as caught:
             eh.compare(*asked, callbacks=[Second(hook)], **options)
         said = re.search(r"saved: resume them with resume=True and out='(.+)'$", str(caught.value))
@@ -429,3 +432,47 @@ def test_a_comparison_without_a_directory_keeps_what_is_done_when_a_callback_fai
         found = eh.compare(*asked, out=said[1], resume=True, **options)
         assert str(found) == str(whole)
         shutil.rmtree(Path(said[1]).parent)
+
+
+class Unreachable(eh.Callback):
+    """A service that answers only at the start of the first run."""
+
+    def on_run_start(self, run: eh.RunInfo) -> None:
+        if run.seed > 0:
+            raise OSError("no answer")
+
+
+def test_a_callback_that_cannot_start_costs_no_earlier_run() -> None:
+    runs = [eh.Run(eh.FedAvg(), seed=seed) for seed in (0, 1)]
+    options = {key: value for key, value in SETTINGS.items() if key != "seed"}
+    with pytest.raises(eh.CallbackError) as caught:
+        eh.fit_many(network(), ragged(), runs, rounds=2, callbacks=[Unreachable()], **options)
+    assert str(caught.value) == "Unreachable failed in on_run_start: OSError: no answer"
+    assert caught.value.number == 1
+    same(caught.value.earlier[0], train(rounds=2, seed=0))
+
+
+def test_a_comparison_that_cannot_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(eh.CallbackError, match=r"no answer$"):
+        eh.compare(network(), ragged(), ["fedavg"], rounds=2, seeds=[1], callbacks=[Unreachable()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_callback_refuses_any_of_several_runs_before_the_first_is_trained() -> None:
+    done: list[int] = []
+
+    class Refuses(eh.Callback):
+        def check(self, run: eh.RunInfo) -> None:
+            if run.seed == 1:
+                raise ValueError("seed 1 is taken")
+
+        def on_run_end(self, result: eh.Result) -> None:
+            done.append(1)
+
+    runs = [eh.Run(eh.FedAvg(), seed=seed) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="seed 1 is taken"):
+        eh.fit_many(network(), ragged(), runs, rounds=1, callbacks=[Refuses()])
+    assert not done

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
 import evenhand as eh
@@ -182,8 +183,39 @@ SUITED = {
     "plain": (eh.QFFL(), eh.LocalSGD(0.1, weight_decay=0.1, schedule=eh.schedules.Step(1))),
     "no local steps": (eh.QFFL(solver="fedsgd"), eh.LocalAdam(0.01)),
     "momentum keeps proportions": (eh.FAFL(alpha=0.6), eh.LocalSGD(0.1, momentum=0.5)),
+    "also in gifair's steps": (
+        eh.GIFAIR(),
+        eh.LocalSGD(0.1, momentum=0.5, step_schedule=eh.schedules.Warmup(2)),
+    ),
     "fedavg": (eh.FedAvg(), eh.LocalAdam(0.01)),
 }
+PROPORTIONAL = {
+    "plain": eh.LocalSGD(0.1, steps=4),
+    "momentum": eh.LocalSGD(0.1, steps=4, momentum=0.9),
+    "nesterov": eh.LocalSGD(0.1, steps=4, momentum=0.9, nesterov=True),
+    "schedule": eh.LocalSGD(0.1, steps=4, step_schedule=eh.schedules.Cosine()),
+    "clip": eh.LocalSGD(0.1, steps=4, clip=0.5),
+    "adam": eh.LocalAdam(0.1, steps=4),
+    "adamw": eh.LocalAdamW(0.1, steps=4),
+}
+
+
+@pytest.mark.parametrize("name", PROPORTIONAL)
+def test_a_larger_step_is_a_larger_gradient_unless_the_solver_rescales(name: str) -> None:
+    solver = PROPORTIONAL[name]
+    grads = torch.randn(4, 1, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def moved(rate: float, scale: float) -> Tensor:
+        variables = {"model": {"w": torch.ones(1, 6, dtype=torch.float64)}}
+        state, rates = solver.state(variables), {"model": torch.tensor([rate], dtype=torch.float64)}
+        numbers = solver.numbers(torch.tensor([4]))
+        for step, grad in enumerate(grads):
+            one = None if numbers is None else numbers[step]
+            solver.update(variables, state, {"model": {"w": scale * grad}}, rates, None, one)
+        return variables["model"]["w"]
+
+    alike = torch.allclose(moved(0.3, 1.0), moved(0.1, 3.0), rtol=1e-12, atol=0)
+    assert alike == (not solver.rescaling)
 
 
 @pytest.mark.parametrize("name", UNSUITED)

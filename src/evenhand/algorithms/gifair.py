@@ -105,7 +105,7 @@ class GIFAIR(Algorithm, Reporting):
 
     def local_work(self) -> LocalWork:
         return LocalWork(
-            assumes_sgd="weighs a client by scaling its step size, which scales its gradient"
+            assumes_scale="weighs a client by scaling its step size, which scales its gradient"
         )
 
     def reply(

@@ -111,10 +111,16 @@ def _features(value: Any, rows: int) -> Tensor | View | Nested:
     if not isinstance(value, Mapping | tuple) or not is_nested(value):
         return _tensor(value)
     inputs = {name: _features(entry, rows) for name, entry in inputs_of(value).items()}
+    if not inputs:
+        raise _Unequal("x has no inputs")
     for name, entry in inputs.items():
         if len(entry) != rows:
-            raise ValueError(f"input {name!r} has {len(entry)} rows for {rows} labels")
+            raise _Unequal(f"input {name!r} has {len(entry)} rows for {rows} labels")
     return Nested(inputs, isinstance(value, Mapping))
+
+
+class _Unequal(ValueError):
+    """Inputs are arrays, but not one row of each per label."""
 
 
 def _name(value: object, index: int) -> str:
@@ -148,6 +154,8 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
     try:
         y = _tensor(row["y"])
         x = _features(row["x"], len(y) if y.ndim else 0)
+    except _Unequal as error:
+        raise ValueError(f"client {name}: in its {part} data, {error}") from error
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"client {name}: {part} x and y must be arrays of numbers ({first_line(error)})"

@@ -126,7 +126,7 @@ def _from_mapping(
     found = next((key for key in LABELS if key in item), None) if label is None else label
     if found is None or found not in item:
         problem = "there is no label" if found is None else f"there is no {found!r}"
-        raise ValueError(f"{what} has {', '.join(map(str, item))}; {problem}; pass label=")
+        raise ValueError(f"{what} has {', '.join(map(str, item))}; {problem}; name it with label=")
     if group is not None and group not in item:
         raise ValueError(f"{what} has no {group!r}, the group")
     rest = {key: value for key, value in item.items() if key not in (found, group)}

@@ -109,7 +109,10 @@ class MetricError(ValueError):
 
 def table_of(found: Any, name: str, rows: int) -> Tensor:
     """(B, 2, L) numerators and denominators in float64, from what a function returned."""
-    parts = found if isinstance(found, tuple) else (found,)
+    parts = [
+        torch.from_numpy(part.copy()) if isinstance(part, np.ndarray) else part
+        for part in (found if isinstance(found, tuple) else (found,))
+    ]
     shapes = [list(part.shape) if isinstance(part, Tensor) else None for part in parts]
     right = (
         len(parts) in (1, 2)

@@ -59,14 +59,14 @@ def overlap_of_labels(target: Target, output: Tensor, y: Tensor) -> Sums:
 def intersection_over_union(target: Target, output: Tensor, y: Tensor) -> Sums:
     """Return (B, C) positions in the intersections and unions of predictions and labels."""
     chosen, right = _by_class(target, output, y)
-    return _count(chosen & right, output), _count(chosen | right, output)
+    return _count(chosen & right), _count(chosen | right)
 
 
 def overlap_of_classes(target: Target, output: Tensor, y: Tensor) -> Sums:
     """Return (B, C) twice the positions in the intersections, and those predicted and labelled."""
     chosen, right = _by_class(target, output, y)
-    both = 2 * _count(chosen & right, output)
-    return both, _count(chosen, output) + _count(right, output)
+    both = 2 * _count(chosen & right)
+    return both, _count(chosen) + _count(right)
 
 
 def distance(target: Target, output: Tensor, y: Tensor) -> Tensor:
@@ -85,5 +85,5 @@ def _by_class(target: Target, output: Tensor, y: Tensor) -> Sums:
     return (predicted == codes) & there, (label == codes) & there
 
 
-def _count(member: Tensor, output: Tensor) -> Tensor:
-    return member.sum(1).to(output.dtype)
+def _count(member: Tensor) -> Tensor:
+    return member.sum(1).double()  # half precision, which outputs may have, rounds above 256

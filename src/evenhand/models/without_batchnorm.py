@@ -33,7 +33,7 @@ def without_batchnorm(net: nn.Module, groups: int | None = None) -> nn.Module:
             divides its channels and leaves at least two in a group. By default groups have at least
             16 channels, and smaller layers have one group.
     """
-    require_kind("net", net, nn.Module, "a network")
+    require_kind("net", net, nn.Module, "nn.Sequential(...)")
     require_whole("groups", groups, 1, optional=True)
     found = {name: layer for name, layer in net.named_modules() if isinstance(layer, _BatchNorm)}
     for name, layer in found.items():

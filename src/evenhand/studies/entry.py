@@ -25,6 +25,7 @@ from evenhand.studies.specs.grid import Axis, parse_axis, swept
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
 from evenhand.training.callbacks import Callback
+from evenhand.training.checkpoints import HISTORY
 from evenhand.training.fit import Progress
 from evenhand.training.manifest import renew
 from evenhand.training.places import alone, new_place
@@ -270,6 +271,8 @@ def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
     try:
         yield place
     except CallbackError as error:
+        if next(place.rglob(HISTORY), None) is None:  # it failed before the first round
+            raise
         kept = True
         saved = "" if str(error).endswith(AGAIN) else f"; the runs done are saved: {AGAIN}"
         failed = CallbackError(f"{error}{saved} and out='{place}'")

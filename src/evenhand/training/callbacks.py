@@ -14,7 +14,7 @@ from evenhand.algorithms.naming import described, label_of
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
-from evenhand.errors import CallbackError, first_line, require_kind
+from evenhand.errors import CallbackError, EvenhandError, first_line, require_kind
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.ending import Kept, Stopped
@@ -181,12 +181,20 @@ class Hooks:
             callback.check(self.run)
 
     def start(self, history: Sequence[Row]) -> None:
-        """Call on_run_start; errors of it are wrong arguments of the run."""
+        """Call on_run_start; raise the first failure."""
         if self.run is not None:
             self.run = replace(self.run, history=[dict(row) for row in history])
         for callback in self.callbacks:
             assert self.run is not None
-            callback.on_run_start(self.run)
+            try:
+                callback.on_run_start(self.run)
+            except processes.ProcessError:
+                raise
+            except EvenhandError as error:  # says itself what to do
+                raise CallbackError(first_line(error)) from error
+            except Exception as error:
+                where = f"{type(callback).__name__} failed in on_run_start"
+                raise CallbackError(_failed(where, error)) from error
 
     def round_end(self, done: int, server: SingleServer) -> None:
         """Call on_round_end of all callbacks; note the first failure.
@@ -218,9 +226,12 @@ class Hooks:
             raise
         except Exception as error:
             if self.failure is None:
-                cause = f"{type(error).__name__}: {first_line(error)}"
-                self.failure = CallbackError(f"{where}: {cause}")
+                self.failure = CallbackError(_failed(where, error))
                 self.failure.__cause__ = error
+
+
+def _failed(where: str, error: Exception) -> str:
+    return f"{where}: {type(error).__name__}: {first_line(error)}"
 
 
 def require_callbacks(callbacks: object) -> None:

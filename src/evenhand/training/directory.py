@@ -86,6 +86,10 @@ METHOD_FILES = (
 )
 
 
+# entries of a spec that change no model: with others, a checkpoint still belongs to the run
+FREE = ("metrics", "checkpoint_every", "engine", "device", "keep_predictions")
+
+
 class Origin(NamedTuple):
     """What a run was made of, besides its method."""
 
@@ -141,8 +145,10 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _goes_on(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether both tables describe one run, which may have been moved, or resumed with more rounds
-    or other metrics."""
-    then, now = ({**table, "metrics": {}} for table in (then, now))
+    or elsewhere."""
+    then, now = (
+        {key: value for key, value in table.items() if key not in FREE} for table in (then, now)
+    )
     moved = {**then, "name": now["name"]}
     return moved == now or (
         then.get("rounds", 0) < now["rounds"] and {**moved, "rounds": now["rounds"]} == now

@@ -112,7 +112,7 @@ class Ready(NamedTuple):
             normalisation=self.settings(first).normalisation,
         )
         model = self.model(first)
-        about["model"] = sample_form(self.federation)
+        about["model"] = sample_form(self.federation, spec.loss)
         about["engine"] = type(self.engine(model)).__name__.lower()
         about["predicts"] = model.target.to_json()
         if callable(self.given.get("loss")):

@@ -260,5 +260,5 @@ def rebuilt(trial: Trial) -> nn.Module:
             "an earlier version wrote this run, without the shape of its samples; give module=, the"
             " network that was trained",
         )
-        form = sample_form(spec.build_data())
+        form = sample_form(spec.build_data())  # whatever the loss, as that version did
     return build_network(spec.model, form, spec.seed, spec.data)

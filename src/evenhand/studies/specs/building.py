@@ -15,7 +15,7 @@ from evenhand.metrics.metric import Metric, MetricFunction, named_metrics
 from evenhand.studies.specs.keys import KINDS
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from evenhand.cohort import Cohort
     from evenhand.data.federation import Federation
@@ -82,20 +82,31 @@ def build_data(table: Mapping[str, Any], seed: int, data_seed: int) -> Federatio
 
 
 def build_model(
-    table: Mapping[str, Any], federation: Federation, seed: int, data: Mapping[str, Any]
+    table: Mapping[str, Any],
+    federation: Federation,
+    seed: int,
+    data: Mapping[str, Any],
+    loss: str = "",
 ) -> nn.Module:
     """The module of a [model] table for a federation; ``data`` is its [data] table. The seed draws
     the initial parameters."""
-    return build_network(table, sample_form(federation), seed, data)
+    return build_network(table, sample_form(federation, loss), seed, data)
 
 
-def sample_form(federation: Federation) -> Table:
-    """The shape of a sample, and how many outputs a model for it has."""
-    y = federation.train.y
-    # a number to predict, or labels -1 and 1
-    scores = y.is_floating_point() or int(y.min()) < 0
-    outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
+def sample_form(federation: Federation, loss: str = "") -> Table:
+    """The shape of a sample, and how many outputs a model for it has with a loss."""
+    names = len(federation.label_names)
+    outputs = _outputs(federation.train.y, names, loss)
     return {"shape": list(federation.train.x.shape[1:]), "outputs": outputs}
+
+
+def _outputs(y: Tensor, names: int, loss: str) -> int:
+    if y.ndim == 2 and (y.is_floating_point() or loss in ("bce", "focal", "mse", "huber")):
+        return y.shape[1]  # several labels or numbers per sample
+    if y.is_floating_point() or int(y.min()) < 0 or loss == "bce":
+        return 1  # a number to predict, labels -1 and 1, or one of two classes
+    classes = max(names, int(y.max()) + 1)
+    return max(classes - 1, 1) if loss == "ordinal" else classes
 
 
 def build_network(

@@ -291,7 +291,7 @@ class Spec:
 
     def build_model(self, federation: Federation) -> nn.Module:
         """The module, its initial parameters drawn with the run's seed."""
-        return building.build_model(self.model, federation, self.seed, self.data)
+        return building.build_model(self.model, federation, self.seed, self.data, self.loss)
 
     def build_local(self, method: Method) -> LocalSolver:
         """The local solver of one method."""

@@ -114,12 +114,16 @@ def fit_each(
         raise TypeError(f"progress must be a function (runs, rounds done), got {progress!r}")
     require_callbacks(callbacks)
     plan = Plan(module, federation, runs, beside, settings, resume)
-    for stack in plan.stacks():
-        told = progress or (lambda numbers, done: None)
-        if callbacks:
-            yield from _one_after_another(plan, stack.entries, told, callbacks)
-        else:
+    told = progress or (lambda numbers, done: None)
+    if not callbacks:
+        for stack in plan.stacks():
             yield from _train(plan, stack, told)
+        return
+    entries = [entry for stack in plan.stacks() for entry in stack.entries]
+    for entry in entries:  # all of them, before the first is trained
+        hooks = _hooks(entry, callbacks)
+        hooks.check(entry.model, federation, entry.run.algorithm, entry.settings)
+    yield from _one_after_another(plan, entries, told, callbacks)
 
 
 def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, Result]]:
@@ -177,9 +181,13 @@ def _one_after_another(
                 out=entry.run.out,
                 resume=entry.store is not None,
                 progress=after,
-                hooks=Hooks(own_copies(callbacks), folder=f"run-{entry.number}"),
+                hooks=_hooks(entry, callbacks),
             )
         except CallbackError as error:
             error.number = entry.number
             raise
         yield entry.number, result
+
+
+def _hooks(entry: Entry, callbacks: Sequence[Callback]) -> Hooks:
+    return Hooks(own_copies(callbacks), folder=f"run-{entry.number}")
