@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 16  # coordinates that are sorted together
-ROUNDING = 1e-9  # of the votes' sum: sums of votes that differ by less are equal
+ROUNDING = 1e-7  # sums of votes that differ by less, relatively, are equal: float32's rounding
 
 
 def coordinate_median(points: Tensor, votes: Tensor) -> Tensor:
@@ -25,8 +25,8 @@ def coordinate_median(points: Tensor, votes: Tensor) -> Tensor:
     def median(values: Tensor, ahead: Tensor, _: Tensor) -> Tensor:
         half = ahead[:, -1:] / 2
         last = values.shape[1] - 1
-        low = (ahead < half * (1 - 2 * ROUNDING)).sum(1, keepdim=True).clamp(max=last)
-        high = (ahead <= half * (1 + 2 * ROUNDING)).sum(1, keepdim=True).clamp(max=last)
+        low = (ahead < half * (1 - ROUNDING)).sum(1, keepdim=True).clamp(max=last)
+        high = (ahead <= half * (1 + ROUNDING)).sum(1, keepdim=True).clamp(max=last)
         return (values.gather(1, low) + values.gather(1, high)).squeeze(1) / 2
 
     return _by_coordinate(median, points, votes)

@@ -171,9 +171,9 @@ class GeometricMedian(RobustCentre):
 
         theta <- theta - argmin_z sum_i v_i |z - u_i|    (RFA: Pillutla, Kakade, Harchaoui, 2022)
 
-    Bad clients must hold half of the weight to take the point arbitrarily far away. Unlike medians
-    of parameters, it does not depend on the choice of coordinates. The server sees every
-    participant's update.
+    Bad clients need half of the weight to take the point arbitrarily far away; with less they can
+    move it beyond the others' steps, but not far. Unlike medians of parameters, it does not depend
+    on the choice of coordinates. The server sees every participant's update.
 
     It is found by the smoothed Weiszfeld iterations of RFA, which stop when the weighted directions
     to the steps cancel up to ``tolerance``. RFA does a few iterations under masked sums, at one
