@@ -258,6 +258,15 @@ def test_a_minority_cannot_leave_the_range_of_the_others(huge: float) -> None:
         assert (found - good.mean(0)).norm() <= radius * 2 * (1 - share) / (1 - 2 * share)
 
 
+def test_rounding_leaves_no_trace_of_a_huge_value_on_the_border() -> None:
+    for count in range(10, 300, 10):
+        points = torch.ones(count, 1).double()
+        points[: count // 10] = 1e30
+        for vote in (0.1, 1 / 3, 1 / count):
+            votes = torch.full((count,), vote, dtype=torch.float64)
+            assert trimmed_mean(points, votes, 0.1).tolist() == near([1.0])
+
+
 def test_half_of_the_clients_can_do_anything() -> None:
     good, votes = random(3, seed=5)[0], torch.ones(6).double()
     points = torch.cat([good, torch.full((3, 3), 1e6).double()])
