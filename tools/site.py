@@ -49,7 +49,7 @@ ORDER = {
             "gpu",
             "several-machines",
         ),
-        *("federation", "federation-security"),
+        *("federation", "federation-security", "robust"),
         *("privacy", "deploy", "operate", "from-flower"),
     ],
     "explanation": [

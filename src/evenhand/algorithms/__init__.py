@@ -37,6 +37,7 @@ from evenhand.algorithms.mfairfl import MFairFL
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
 from evenhand.algorithms.reweighed import Reweighed
+from evenhand.algorithms.robust import CoordinateMedian, GeometricMedian, TrimmedMean
 from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
 from evenhand.algorithms.term import TERM
 
@@ -55,6 +56,7 @@ __all__ = [
     "AgnosticFedAvg",
     "Averaged",
     "Clipped",
+    "CoordinateMedian",
     "DeltaFL",
     "Ditto",
     "FairFed",
@@ -72,12 +74,14 @@ __all__ = [
     "FedMinMax",
     "FedProx",
     "FineTuned",
+    "GeometricMedian",
     "GroupConstraint",
     "LocalOnly",
     "LossGuard",
     "MFairFL",
     "PropFair",
     "Reweighed",
+    "TrimmedMean",
     "random_levels",
 ]
 
@@ -118,4 +122,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedadam": FedAdam,
     "clipped": Clipped,
     "lossguard": LossGuard,
+    "coordinatemedian": CoordinateMedian,
+    "trimmedmean": TrimmedMean,
+    "geometricmedian": GeometricMedian,
 }

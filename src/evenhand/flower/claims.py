@@ -58,11 +58,15 @@ def check_claims(reply: Reply, entries: Entries, who: str, loss: str) -> list[st
 
 
 def declared(reply: Reply, entries: Entries) -> Iterator[tuple[str, Tensor | Tree, Entry, Tree]]:
-    """Path, value, declaration and part of the reply of each declared entry."""
-    for part, values in (("total", reply.total), ("each", reply.each)):
+    """Path, value and declaration of each declared entry, and the entries it may be divided by:
+    those of its part of the reply, and for a part seen one by one also the sums."""
+    for part, values, known in (
+        ("total", reply.total, reply.total),
+        ("each", reply.each, {**reply.total, **reply.each}),
+    ):
         for name, value in values.items():
             if name in entries:
-                yield f"{part}/{name}", value, entries[name], values
+                yield f"{part}/{name}", value, entries[name], known
 
 
 def losses_in(value: Tensor, entry: Entry, part: Tree) -> Tensor:

@@ -87,7 +87,11 @@ def learned() -> list[Learned]:
     rows = []
     for name, kind in ALGORITHMS.items():
         if issubclass(kind, Wrapper):
-            rows.append(Learned(name, "", INNER, "as the inner method"))
+            wrapper, census = kind(), _census(True)
+            inner = visible(wrapper.inner, census)
+            own = [what for what in visible(wrapper, census) if what not in inner]
+            secure = "no" if own else "as the inner method"
+            rows.append(Learned(name, "", ", ".join([*own, INNER]), secure))
             continue
         for setting, values in SETTINGS.get(name, {"": {}}).items():
             method = kind(**values)
