@@ -214,6 +214,8 @@ class LocalWork:
             keeps only the memory.
         assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
         assumes_scale: the same for steps that must grow in proportion to the gradient.
+        additive: the objective on a batch is a mean over its samples plus terms without samples, as
+            ``SampleDP`` needs; a method that does not override ``objective`` need not say so.
     """
 
     snapshot: bool = False
@@ -222,6 +224,7 @@ class LocalWork:
     last: Algorithm | None = None
     assumes_sgd: str = ""
     assumes_scale: str = ""
+    additive: bool = False
 
 
 class Certificate(NamedTuple):
