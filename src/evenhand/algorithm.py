@@ -210,12 +210,10 @@ class LocalWork:
         snapshot: pass ``reply`` the variables at a random local step, as ``end["snapshot"]``.
         whole_data: pass ``objective`` all of the client's data, as ``batch.whole``.
         solver: returns the local solver of a round, given the run's solver and the round.
-        last: a method whose local training every client does once after the last round; the client
-            keeps only the memory.
+        last: a method whose local training every client does after the last round, for its memory.
         assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
-        assumes_scale: the same for steps that must grow in proportion to the gradient.
-        additive: the objective on a batch is a mean over its samples plus terms without samples, as
-            ``SampleDP`` needs; a method that does not override ``objective`` need not say so.
+        assumes_scale: the same for steps in proportion to the gradient.
+        additive: for ``SampleDP``: a new objective is a mean over samples plus terms without them.
     """
 
     snapshot: bool = False

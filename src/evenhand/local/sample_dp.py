@@ -139,7 +139,7 @@ class StepNoise:
                 place = f"noise {self.seeds[row]} {self.round} {self.numbers[row]} {step}"
                 found[row] = np.rint(scale * gaussians(self.dp.secret, place, sum(sizes)))
         device = leaves[0].device
-        pieces = iter(torch.from_numpy(found).to(device).split(sizes, dim=1))
+        pieces = iter(torch.split(torch.from_numpy(found).to(device), sizes, dim=1))
         return tree.map(lambda leaf: next(pieces).reshape(stacked, *leaf.shape[1:]), variables)
 
 
