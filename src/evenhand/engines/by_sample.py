@@ -2,7 +2,8 @@
 
 Clipped gradients are rounded to whole multiples of a grid, and whole numbers in float64 add up
 exactly: the sum changes by at most the bound if a sample comes or goes, whatever the order and the
-number of samples computed at once.
+number of samples computed at once. (In float32, the last bit of a sample's own gradient may depend
+on which samples are computed beside it; that is far below the noise.)
 """
 
 from __future__ import annotations

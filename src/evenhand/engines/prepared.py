@@ -49,6 +49,8 @@ class Prepared:
 
         if local is None or local.dp is None:
             gradient = batching.gradient(objective)
+        elif work.whole_data:
+            raise ValueError("SampleDP hides samples, and every step of this method reads them all")
         else:
             gradient = hidden_gradient(objective, local.dp, batching, work.has_more_terms)
 
@@ -89,6 +91,11 @@ class Prepared:
         noticed = _Noticed(self._batch(data))
         self._reply(shared, inputs, noticed)
         self.reads_data = noticed.touched
+        if noticed.touched and self.work.local is not None and self.work.local.dp is not None:
+            raise ValueError(
+                "the reply has more than the step: it reads the client's samples, which SampleDP"
+                " hides; use a method that does not, such as FedAvg"
+            )
 
     def bytes_of_a_client(self, width: int) -> int:
         """Estimated memory of a client in a chunk: variables and what backpropagation saves."""

@@ -36,12 +36,12 @@ def require_hiding(
     """Raise a ValueError if a run with ``SampleDP`` would show more of a sample than its steps."""
     if settings.local.dp is None:
         return
-    name = type(algorithm).__name__
-    if why := unfit(algorithm, model, population.census(settings.weights), state):
-        raise ValueError(f"{name} does not fit SampleDP: {why}; {FITTING}, or leave out dp")
     reason, remedy = _shown_otherwise(algorithm, model, population, settings)
     if reason:
         raise ValueError(f"SampleDP does not hide what {reason}; {remedy}")
+    name = type(algorithm).__name__
+    if why := unfit(algorithm, model, population.census(settings.weights), state):
+        raise ValueError(f"{name} does not fit SampleDP: {why}; {FITTING}, or leave out dp")
 
 
 def _shown_otherwise(
@@ -57,11 +57,6 @@ def _shown_otherwise(
         return (
             "a sum over a client's samples has no fixed scale for",
             'use loss="hinge", the mean',
-        )
-    if settings.track_weights:
-        return (
-            "track_weights evaluates: all training samples after each evaluated round",
-            "leave it out",
         )
     if population.judged_part == "train":
         return (
