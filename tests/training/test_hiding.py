@@ -98,7 +98,9 @@ def test_small_clients_have_the_largest_epsilon() -> None:
     # 16 of 20, 16 of 33, and all 8; two, three and one step in each of three rounds
     assert found.rates == (16 / 20, 16 / 33, 1.0)
     assert found.steps == (6, 9, 3)
-    wanted = [sampled_epsilon(q, 0.7, t, 1e-5) for q, t in zip(found.rates, found.steps, strict=True)]
+    wanted = [
+        sampled_epsilon(q, 0.7, t, 1e-5) for q, t in zip(found.rates, found.steps, strict=True)
+    ]
     assert list(found.epsilon) == wanted
     assert found.worst == max(wanted)
     assert f"{min(wanted):.3g} to {max(wanted):.3g}" in str(found)
@@ -210,8 +212,6 @@ def test_fit_many_refuses_the_same() -> None:
 
 
 def test_other_views_of_training_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="track_weights evaluates"):
-        fit(track_weights=True)
     with pytest.raises(ValueError, match="hinge"):
         fit(loss="hinge_sum")
     x, y = np.zeros((4, 5)), np.array([0, 1, 2, 0])
@@ -230,8 +230,9 @@ def test_batch_normalisation_is_refused() -> None:
 
 def test_nothing_is_evaluated_on_training_samples() -> None:
     assert fit(local=eh.LocalSGD(lr=0.1)).certificate is not None
-    hidden = fit()
+    hidden = fit(track_weights=True)
     assert hidden.certificate is None
+    assert hidden.weight_history is None
     assert not hidden.weight_columns
     assert not hidden.scored
 
@@ -270,7 +271,8 @@ def test_a_round_done_again_draws_the_same_noise(tmp_path: Path, monkeypatch: An
         return found
 
     monkeypatch.setattr(SingleServer, "step", watched)
-    run = {"rounds": 4, "checkpoint_every": 1, "out": tmp_path / "run"}
+    local = eh.LocalSGD(lr=0.1, steps=1, dp=eh.SampleDP(clip=0.5, noise=8.0))
+    run = {"rounds": 4, "checkpoint_every": 1, "out": tmp_path / "run", "local": local}
     with pytest.raises(KeyboardInterrupt):
         fit(**run)
     key = tmp_path / "run" / KEY
@@ -323,7 +325,7 @@ def test_tables_that_are_none_are_refused(table: Any, text: str) -> None:
 SPEC = """
 name = "hidden"
 rounds = 2
-methods = [{ name = "fedavg" }, { name = "ditto", local = { dp = { noise = 2.0 } } }]
+methods = [{ name = "fedavg" }, { name = "ditto", local = { dp = { noise = 8.0 } } }]
 
 [data]
 name = "digits"
@@ -335,24 +337,25 @@ name = "linear"
 [local]
 lr = 0.5
 batch_size = 64
-dp = { clip = 1.0, noise = 1.0 }
+dp = { clip = 1.0, noise = 4.0 }
 """
 
 
 def test_a_spec_hides_samples_and_its_runs_say_so(tmp_path: Path) -> None:
     spec = eh.Spec.from_toml(SPEC, "test")
-    study = eh.compare(spec, references=(), out=tmp_path / "hidden")
-    first, second = (trial.sample_privacy for trial in study.trials)
+    findings = eh.compare(spec, references=(), out=tmp_path / "hidden")
+    study = eh.load(tmp_path / "hidden")
+    first, second = (study.trial(name).sample_privacy for name in ("fedavg", "ditto"))
     assert first is not None
     assert second is not None
-    assert (first.noise, second.noise) == (1.0, 2.0)
-    saved = json.loads((tmp_path / "hidden" / "fedavg" / "privacy.json").read_text())
+    assert (first.noise, second.noise) == (4.0, 8.0)
+    saved = json.loads((study.trial("fedavg").folder / "privacy.json").read_text())
     assert saved["epsilon"] == list(first.epsilon)
     assert saved["words"] == list(first.lines)
-    again = eh.load(tmp_path / "hidden").trials[0].sample_privacy
-    assert again == first
-    assert again is not None
-    assert again.__dict__["epsilon"] == first.epsilon  # read, not computed again
+    assert first.__dict__["epsilon"] == tuple(saved["epsilon"])  # read, not computed again
+    assert any(first.lines[0] in line for line in findings.sentences)
+    eh.card(tmp_path / "hidden", tmp_path / "card", method="ditto")
+    assert second.lines[0] in (tmp_path / "card" / "README.md").read_text()
 
 
 def test_json_keeps_everything() -> None:
