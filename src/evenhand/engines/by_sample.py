@@ -101,22 +101,24 @@ def clipped_sum(gradients: Tree, weight: Tensor, dp: SampleDP, unit: float) -> T
     A gradient that is not finite counts as zero: to leave out its client would show that the sample
     is there.
     """
-    squares = torch.stack(
-        [
-            leaf.double().reshape(*weight.shape, -1).square().sum(2)
-            for leaf in tree.leaves(gradients)
-        ]
-    ).sum(0)  # (K, B)
-    counts = (weight > 0) & squares.isfinite()
-    factor = torch.ones_like(squares)
+    norms = [
+        torch.linalg.vector_norm(leaf.reshape(*weight.shape, -1), dim=2, dtype=torch.float64)
+        for leaf in tree.leaves(gradients)
+    ]
+    norm = torch.stack(norms).square().sum(0).sqrt()  # (K, B)
+    left_out = (weight <= 0) | ~norm.isfinite()
+    factor = torch.ones_like(norm)
     if dp.clip < math.inf:
-        factor = (dp.bound / squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()).clamp(max=1)
+        factor = (dp.bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+    factor = factor / unit
 
     def summed(leaf: Tensor) -> Tensor:
-        scaled = leaf.double() * _by_row(factor / unit, leaf)
+        # in place: a new array this large costs as much as the arithmetic
+        scaled = leaf.double() if leaf.dtype != torch.float64 else leaf.clone()
+        scaled.mul_(_by_row(factor, leaf))
         if dp.clip < math.inf:
-            scaled = scaled.round()
-        return torch.where(_by_row(counts, leaf), scaled, 0.0).sum(1)
+            scaled.round_()
+        return scaled.masked_fill_(_by_row(left_out, leaf), 0).sum(1)
 
     return tree.map(summed, gradients)
 
