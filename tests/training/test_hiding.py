@@ -409,3 +409,15 @@ def test_a_canary_is_found_without_noise_and_not_at_epsilon_1() -> None:
     both = np.concatenate([with_it - math.sqrt(2) * clip, without])
     spread = noise * clip * math.sqrt(2)
     assert both.std() == pytest.approx(spread, rel=0.15)
+
+
+def test_the_command_line_prints_epsilon(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from evenhand.cli import main
+
+    (tmp_path / "spec.toml").write_text(SPEC)
+    where = ["--out", str(tmp_path / "run"), "--no-report"]
+    found = CliRunner().invoke(main, ["run", str(tmp_path / "spec.toml"), *where])
+    words = " ".join(found.output.split())
+    assert words.count("Each sample is hidden from everyone, including the server, with") == 2

@@ -54,11 +54,11 @@ def sentences(found: Evidence) -> list[str]:
         if f"shared_{study.measure.column}" in study.trials[label, study.seeds[0]].score_columns
     ]
     lines += [_not_shared(study)] if study.sums_only else []
-    lines += [line for label in study.labels if (line := _hidden(study, label))]
+    lines += [line for label in study.labels if (line := hidden_samples(study, label))]
     return [line for line in [*lines, what_intervals_are(study, comparison)] if line]
 
 
-def _hidden(study: Study, label: str) -> str:
+def hidden_samples(study: Study, label: str) -> str:
     """What the clients of a method tell about single samples, if they hide them."""
     found = study.trial(label, study.seeds[0]).sample_privacy
     if found is None:
