@@ -38,6 +38,7 @@ ORDER = (
     "model",
     "messages",
     "schedules",
+    "privacy",
     "local",
     "cohort",
     "growth",

@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         RunError,
         SpecError,
     )
-    from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
+    from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver, SampleDP
     from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.metrics.metric import Metric
     from evenhand.metrics.thresholds import Thresholds
@@ -166,7 +166,7 @@ _HOME = {
     ],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
-    "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
+    "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver", "SampleDP"],
     "messages": ["Replies", "Reply", "Task"],
     "metrics.metric": ["Metric"],
     "metrics.thresholds": ["Thresholds"],
@@ -296,6 +296,7 @@ __all__ = [
     "Run",
     "RunError",
     "RunInfo",
+    "SampleDP",
     "Settings",
     "Spec",
     "SpecError",

@@ -210,10 +210,10 @@ class LocalWork:
         snapshot: pass ``reply`` the variables at a random local step, as ``end["snapshot"]``.
         whole_data: pass ``objective`` all of the client's data, as ``batch.whole``.
         solver: returns the local solver of a round, given the run's solver and the round.
-        last: a method whose local training every client does once after the last round; the client
-            keeps only the memory.
+        last: a method whose local training every client does after the last round, for its memory.
         assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
-        assumes_scale: the same for steps that must grow in proportion to the gradient.
+        assumes_scale: the same for steps in proportion to the gradient.
+        additive: for ``SampleDP``: a new objective is a mean over samples plus terms without them.
     """
 
     snapshot: bool = False
@@ -222,6 +222,7 @@ class LocalWork:
     last: Algorithm | None = None
     assumes_sgd: str = ""
     assumes_scale: str = ""
+    additive: bool = False
 
 
 class Certificate(NamedTuple):

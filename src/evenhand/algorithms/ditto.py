@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Memory, weighted
+from evenhand.algorithm import Algorithm, LocalWork, Memory, weighted
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number
 from evenhand.messages import Asked, Entries, Reply, Task, stepped
@@ -48,6 +48,9 @@ class Ditto(Algorithm):
             + model.loss(variables["personal"], batch)
             + self.lam / 2 * distance
         )
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(additive=True)
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory

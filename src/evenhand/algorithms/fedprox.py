@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, LocalWork
+from evenhand.algorithms.by_sample import objective_kind
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.samples import Batch
@@ -42,3 +43,7 @@ class FedProx(Wrapper):
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         drift = tree.sqnorm(tree.sub(variables["model"], task.shared["model"]))
         return self.inner.objective(model, variables, batch, task) + self.mu / 2 * drift
+
+    def local_work(self) -> LocalWork:
+        kept = objective_kind(self.inner) != "other"
+        return replace(self.inner.local_work(), additive=kept)

@@ -255,6 +255,11 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         click.echo(json_text({**found, **_about(findings), **tables}))
     else:
         findings.show(console=console, verbose=view.verbose)
+        from evenhand.studies.analysis.words import hidden_samples
+
+        for label in findings.study.labels:
+            if hidden := hidden_samples(findings.study, label):
+                console.print(f"\n{hidden}", highlight=False, markup=False)
         page = _report(findings, directory, view)  # the answer is printed, whatever happens here
         _show_places(console, findings, directory, page)
     if view.opened and page is not None:

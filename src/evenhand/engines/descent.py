@@ -52,6 +52,9 @@ def descend(
                 lambda leaf, stacked=stacked: leaf if leaf.shape[0] != count else leaf[:stacked],
                 {"shared": shared, "inputs": inputs},
             )
+        if visits.noise is not None:
+            noise = visits.noise.of(number - 1, stacked, taking_part, part["inputs"]["variables"])
+            batches = [{**batch, "noise": noise} for batch in batches]
         if stacked == taking_part:
             batching.repeat(prepared.step, part["shared"], part["inputs"], batches)
         else:

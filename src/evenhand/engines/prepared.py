@@ -12,6 +12,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.data.samples import Batch, Samples
 from evenhand.engines.batching import Batching, ChunkFunction
+from evenhand.engines.by_sample import COPIES, held_at_once, hidden_gradient
 from evenhand.engines.fold import summed
 from evenhand.engines.randomness import randomness
 from evenhand.engines.work import Work
@@ -46,7 +47,12 @@ class Prepared:
                 training_model, inputs["variables"], here, Task(shared, inputs["own"])
             )
 
-        gradient = batching.gradient(objective)
+        if local is None or local.dp is None:
+            gradient = batching.gradient(objective)
+        elif work.whole_data:
+            raise ValueError("SampleDP hides samples, and every step of this method reads them all")
+        else:
+            gradient = hidden_gradient(objective, local.dp, batching, work.has_more_terms)
 
         def step(shared: Tree, inputs: Tree) -> Tree:
             if local is not None:
@@ -85,6 +91,11 @@ class Prepared:
         noticed = _Noticed(self._batch(data))
         self._reply(shared, inputs, noticed)
         self.reads_data = noticed.touched
+        if noticed.touched and self.work.local is not None and self.work.local.dp is not None:
+            raise ValueError(
+                "the reply has more than the step: it reads the client's samples, which SampleDP"
+                " hides; use a method that does not, such as FedAvg"
+            )
 
     def bytes_of_a_client(self, width: int) -> int:
         """Estimated memory of a client in a chunk: variables and what backpropagation saves."""
@@ -130,6 +141,11 @@ class Prepared:
         # start, end, gradient, reply and what a step of the solver needs of each variable; twice
         # the saved values for backpropagation itself
         copies = 7 + (1 if local is None else local.copies)
+        if local is not None and local.dp is not None:
+            numbers = sum(leaf.numel() for leaf in tree.leaves(params))
+            batch_width += local.dp.batch_width(local.batch_size)  # Poisson batches may be larger
+            once = held_at_once(local.dp, numbers, batch_width)
+            return copies * parameters + once * (COPIES * numbers + 2 * saved[0] // probe)
         return copies * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.data.samples import Part
 from evenhand.engines.widths import stacked_clients
-from evenhand.local import LocalSolver
+from evenhand.local import LocalSolver, StepNoise
 from evenhand.tree import Tree
 
 
@@ -40,7 +40,8 @@ class Steps(NamedTuple):
     """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
     # for each step "index" (s, B), the samples, "weight" (s, B), 1 for a sample and 0 for padding,
-    # and "numbers" (s, columns) if the solver's steps differ
+    # "numbers" (s, columns) if the solver's steps differ, and "expected" (s,), the expected size of
+    # a batch, if single samples are hidden
     batches: list[Tree]
     stacked: int  # s
     # clients still at work; finished ones stay in the stack, so that stacks have few sizes
@@ -79,17 +80,33 @@ class Visits:
             self.steps, positions, valid, offsets = (
                 values[self.order] for values in (self.steps, positions, valid, offsets)
             )
+        self.noise: StepNoise | None = None
+        if local.dp is not None:
+            rows = torch.arange(len(offsets)) if self.order is None else self.order
+            self.noise = StepNoise(local.dp, members.numbers[rows], members.seed[rows], round)
+            sizes = members.sizes[rows].to(dtype)
+            most = float(local.batch_size or sizes.max())
+            self._expected = tree.there(sizes.clamp(max=most), device)
         index = (positions + offsets[:, None, None]).transpose(0, 1).contiguous()  # steps first
         weight = valid.transpose(0, 1).contiguous()
         both = (tree.there(values, device).unbind(0) for values in (index, weight.to(dtype)))
         self._batches = [
             {"index": samples, "weight": real} for samples, real in zip(*both, strict=True)
         ]
+        if local.dp is not None:
+            lengths = valid.sum(2).amax(0).tolist()  # the largest batch of each step
+            grain = local.dp.batch_width(local.batch_size)
+            for batch, length in zip(self._batches, lengths, strict=True):
+                width = max(1, -(-length // grain)) * grain
+                batch["index"] = batch["index"][:, :width].contiguous()
+                batch["weight"] = batch["weight"][:, :width].contiguous()
+                batch["expected"] = self._expected
         numbers = local.numbers(self.steps)
         self._numbers = None if numbers is None else tree.there(numbers.to(dtype), device)
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
-        """All steps; with ``one_by_one``, each by itself."""
+        """All steps; with ``one_by_one``, or if each has its own noise, each by itself."""
+        one_by_one = one_by_one or self.noise is not None
         ends = self.steps.numpy()
         done = 0
         while done < ends[0]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Memory
+from evenhand.algorithms.by_sample import objective_kind
 from evenhand.data.samples import Batch
 from evenhand.local import LocalSolver
 from evenhand.messages import Reply, Task
@@ -57,6 +58,10 @@ class Work(Protocol):
         """Whether the objective needs all of the client's data, in batch.whole."""
 
     @property
+    def has_more_terms(self) -> bool:
+        """Whether the objective may have terms besides the mean over samples."""
+
+    @property
     def traceable(self) -> bool:
         """Whether the reply is made of torch's operations alone, so that they can be replayed."""
 
@@ -99,6 +104,10 @@ class Train:
     def whole_data(self) -> bool:
         return self.algorithm.local_work().whole_data
 
+    @property
+    def has_more_terms(self) -> bool:
+        return objective_kind(self.algorithm) != "mean"
+
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
 
@@ -126,6 +135,7 @@ class _Looking:
     local: ClassVar[None] = None
     snapshot: ClassVar[bool] = False
     whole_data: ClassVar[bool] = False
+    has_more_terms: ClassVar[bool] = False
 
     def start(self, task: Task, memory: Memory) -> Tree:
         return {}

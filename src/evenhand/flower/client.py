@@ -37,7 +37,7 @@ from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.node_data import as_federation, with_groups
 from evenhand.flower.policy import NO_POLICY, Policy, Refused, misspelt
 from evenhand.flower.registration import report_data
-from evenhand.flower.secret_order import SecretOrder, order_key
+from evenhand.flower.secret_order import SecretOrder, order_key, with_own_secret
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.watchdog import Stopped, watched
 from evenhand.flower.wire import read_normalisation, read_work, with_metrics, with_own_norms
@@ -213,7 +213,8 @@ class _NodeApp:
         for asked in (work, evaluation):
             if asked is not None:
                 count_answer(policy, folder, asked.name)
-        if policy.order == "node" and isinstance(work, Train):
+        hidden = work.local is not None and work.local.dp is not None
+        if policy.order == "node" and isinstance(work, Train) and not hidden:
             key = order_key(folder, content)
             work = replace(work, local=SecretOrder.of(work.local, key, policy.min_batch))
         keep = int(context.node_config.get("keep-runs", KEEP_RUNS))
@@ -225,6 +226,8 @@ class _NodeApp:
         node = SingleClient(model, data, seed, client)
         share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)
+        if hidden:
+            work = with_own_secret(work, order_key(folder, content), data, remembered)
 
         task, evaluated = bundle.split_task(task)
         scores = None

@@ -26,6 +26,7 @@ from evenhand.errors import (
     first_line,
     require_choice,
     require_known,
+    require_number,
     require_whole,
 )
 from evenhand.flower.sharing import SHARES
@@ -69,6 +70,8 @@ class Policy:
         codebook: whether to send sums of columns, for a codebook of all nodes.
         order: "node": the node draws its batches in secret. "server": they follow from the run's
             seed and equal the simulator's, so the server can know which samples are in each.
+        min_noise: least noise of ``SampleDP`` in local steps. Above 0, the node answers no question
+            and no evaluation about its training samples either.
         audit: the file that records requests; empty for audit.jsonl in the node's state-dir.
     """
 
@@ -88,6 +91,7 @@ class Policy:
     losses: tuple[str, ...] = ()
     codebook: bool = True
     order: str = "node"
+    min_noise: float = 0.0
     audit: str = ""
 
     def __post_init__(self) -> None:
@@ -100,6 +104,7 @@ class Policy:
         for name in ("train", "survey", "evaluate"):
             for part in getattr(self, name):
                 require_choice(f"part in {name}", part, PARTS)
+        require_number("min-noise", self.min_noise, "[0, inf)", "0 allows steps without noise")
         if self.share is not None:
             require_choice("share", self.share, tuple(SHARES))
         require_choice("order", self.order, ORDERS)
@@ -166,6 +171,7 @@ class Policy:
         for name in method_names(_algorithm(work)) if self.methods else ():
             if name not in self.methods:
                 raise Refused(f"methods = {', '.join(self.methods)}", f"the method is {name!r}")
+        self._permits_noise(work)
         if work.local is not None:
             self._permits_steps(work.local, int(data.sizes(work.part)[0]))
 
@@ -184,6 +190,16 @@ class Policy:
             raise Refused(
                 f"{kind} = {', '.join(allowed) or 'nothing'}",
                 f"{work.name} asks for the {work.part} data",
+            )
+
+    def _permits_noise(self, work: Work) -> None:
+        if not self.min_noise or work.part != "train":
+            return
+        dp = None if work.local is None else work.local.dp
+        if dp is None or dp.noise < self.min_noise:
+            what = f"noise of {dp.noise:g}" if dp is not None else "no noise (SampleDP)"
+            raise Refused(
+                f"min-noise = {self.min_noise:g}", f"{work.name} of training samples has {what}"
             )
 
     def _permits_steps(self, local: LocalSolver, samples: int) -> None:

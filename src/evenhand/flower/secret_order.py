@@ -13,7 +13,7 @@ import os
 import secrets
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from evenhand import tree
+from evenhand.data.federation import Federation
+from evenhand.data.fingerprints import Fingerprint
+from evenhand.engines.work import Train, Work
 from evenhand.local import Batches, LocalSolver
 from evenhand.tree import Tree
 
@@ -91,6 +95,22 @@ def _shuffled(count: int, key: str) -> NDArray[np.int64]:
     """A permutation that nobody can compute without the key."""
     numbers = hashlib.shake_256(key.encode()).digest(8 * count)
     return np.frombuffer(numbers, dtype="<u8").argsort(kind="stable")
+
+
+def with_own_secret(work: Work, key: int, data: Federation, memory: Tree) -> Work:
+    """The same training with noise and batches that only this node can compute.
+
+    Everything that the reply depends on goes into the secret: were a task to come again after the
+    data have changed, the same noise would show the change.
+    """
+    if not isinstance(work, Train) or work.local.dp is None:
+        return work
+    seen = Fingerprint()
+    for name, leaf in tree.flatten(memory).items():
+        seen.array(name, leaf)
+    text = f"{key} {data.fingerprint()} {seen.text()}"
+    secret = replace(work.local.dp, seed=None, key=hashlib.sha256(text.encode()).digest())
+    return replace(work, local=replace(work.local, dp=secret))
 
 
 def order_key(folder: Path, content: RecordDict) -> int:

@@ -3,6 +3,7 @@
 from evenhand.local.adam import LocalAdam, LocalAdamW
 from evenhand.local.naming import SOLVERS, built_solver, described_solver, solver_table
 from evenhand.local.order import Batches, fold_key, permutation
+from evenhand.local.sample_dp import SampleDP, StepNoise
 from evenhand.local.sgd import LocalSGD
 from evenhand.local.solver import STATISTICS, LocalSolver
 
@@ -14,6 +15,8 @@ __all__ = [
     "LocalAdamW",
     "LocalSGD",
     "LocalSolver",
+    "SampleDP",
+    "StepNoise",
     "built_solver",
     "described_solver",
     "fold_key",

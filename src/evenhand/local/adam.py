@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.errors import brief, require, require_number
+from evenhand.local.sample_dp import SampleDP
 from evenhand.local.solver import STATISTICS, LocalSolver, by_client, move
 from evenhand.schedules import Schedule
 from evenhand.tree import Tree
@@ -42,6 +43,7 @@ class LocalAdam(LocalSolver):
         schedule: multiplies the step size of each round: one of :mod:`evenhand.schedules`, or a
             function of the round.
         step_schedule: multiplies the step size of each of a client's steps within a round.
+        dp: hide single samples, as ``SampleDP`` says; None does not.
     """
 
     lr: float
@@ -56,6 +58,7 @@ class LocalAdam(LocalSolver):
     clip: float | None = None
     schedule: Schedule | Callable[[int], float] | None = None
     step_schedule: Schedule | Callable[[int], float] | None = None
+    dp: SampleDP | None = None
 
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments
 
@@ -165,6 +168,7 @@ class LocalAdamW(LocalAdam):
         schedule: multiplies the step size of each round: one of :mod:`evenhand.schedules`, or a
             function of the round.
         step_schedule: multiplies the step size of each of a client's steps within a round.
+        dp: hide single samples, as ``SampleDP`` says; None does not.
     """
 
     weight_decay: float = 0.01

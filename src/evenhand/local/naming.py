@@ -8,6 +8,7 @@ from typing import Any
 
 from evenhand.errors import require_known
 from evenhand.local.adam import LocalAdam, LocalAdamW
+from evenhand.local.sample_dp import SampleDP, built_dp, dp_table
 from evenhand.local.sgd import LocalSGD
 from evenhand.local.solver import LATER, LocalSolver
 from evenhand.schedules import Schedule, as_schedule, built_schedule, schedule_table
@@ -40,6 +41,8 @@ def solver_table(local: LocalSolver) -> dict[str, Any]:
             continue  # so that earlier versions can read the table
         if isinstance(value, Schedule):
             value = schedule_table(field.name, value)
+        if isinstance(value, SampleDP):
+            value = dp_table(value)
         table[field.name] = list(value) if isinstance(value, tuple) else value
     return table
 
@@ -60,6 +63,8 @@ def described_solver(local: LocalSolver) -> dict[str, Any]:
                 table[field.name] = schedule_table(field.name, value)
             except ValueError:
                 table[field.name] = repr(value)
+        elif isinstance(value, SampleDP):
+            table[field.name] = dp_table(value)
         elif value is not None and (field.name not in LATER or value != field.default):
             table[field.name] = list(value) if isinstance(value, tuple) else value
     kind = next((name for name, known in SOLVERS.items() if known is type(local)), None)
@@ -67,8 +72,11 @@ def described_solver(local: LocalSolver) -> dict[str, Any]:
 
 
 def plain_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes to a solver's table with schedules as tables; a function is refused."""
+    """Return changes to a solver's table with schedules and ``dp`` as tables; a function is
+    refused."""
     found = dict(changes)
+    if isinstance(found.get("dp"), SampleDP):
+        found["dp"] = dp_table(found["dp"])
     for key in SCHEDULED:
         value = found.get(key)
         if value is not None and not isinstance(value, Mapping):
@@ -86,6 +94,8 @@ def solver_of(table: Mapping[str, Any]) -> tuple[type[LocalSolver], dict[str, An
     for key in SCHEDULED:
         if settings.get(key) is not None and not isinstance(settings[key], Schedule):
             settings[key] = built_schedule(key, settings[key])
+    if settings.get("dp") is not None:
+        settings["dp"] = built_dp(settings["dp"])
     return SOLVERS[name], settings
 
 

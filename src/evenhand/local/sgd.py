@@ -9,6 +9,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.errors import require, require_number
+from evenhand.local.sample_dp import SampleDP
 from evenhand.local.solver import LocalSolver, move
 from evenhand.schedules import Schedule
 from evenhand.tree import Tree
@@ -36,6 +37,7 @@ class LocalSGD(LocalSolver):
         schedule: multiplies the step size of each round: one of :mod:`evenhand.schedules`, or a
             function of the round.
         step_schedule: multiplies the step size of each of a client's steps within a round.
+        dp: hide single samples, as ``SampleDP`` says; None does not.
     """
 
     lr: float
@@ -49,6 +51,7 @@ class LocalSGD(LocalSolver):
     clip: float | None = None
     schedule: Schedule | Callable[[int], float] | None = None
     step_schedule: Schedule | Callable[[int], float] | None = None
+    dp: SampleDP | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,6 +19,7 @@ from evenhand import tree
 from evenhand.errors import require, require_number, require_whole
 from evenhand.local.clipping import clipped
 from evenhand.local.order import Batches, batches_of
+from evenhand.local.sample_dp import SampleDP, poisson_batches, require_dp
 from evenhand.schedules import Custom, Schedule, as_schedule
 from evenhand.tree import Tree
 
@@ -26,7 +27,7 @@ from evenhand.tree import Tree
 STATISTICS = "statistics"
 # settings that are shown only if they are not at their defaults, so that solvers without them
 # print, and identify checkpoints, as they did before these settings existed
-LATER = ("nesterov", "clip", "schedule", "step_schedule")
+LATER = ("nesterov", "clip", "schedule", "step_schedule", "dp")
 
 
 class LocalSolver(ABC):
@@ -46,6 +47,7 @@ class LocalSolver(ABC):
     clip: float | None
     schedule: Schedule | Callable[[int], float] | None
     step_schedule: Schedule | Callable[[int], float] | None
+    dp: SampleDP | None = None
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # every solver is a dataclass
 
@@ -64,6 +66,7 @@ class LocalSolver(ABC):
         require_number("decay", self.decay, "(0, 1]", "1 keeps the step size")
         if self.clip is not None:
             require_number("clip", self.clip, "(0, inf)", "None does not clip")
+        require_dp(self.dp)
         for name in ("schedule", "step_schedule"):
             object.__setattr__(self, name, as_schedule(name, getattr(self, name)))
         if (over := self._over_rounds) is not None:
@@ -128,17 +131,13 @@ class LocalSolver(ABC):
     def batches(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
     ) -> Batches:
-        """Return the samples that clients visit: :func:`evenhand.local.order.batches_of`."""
-        return batches_of(
-            ids,
-            sizes,
-            width,
-            round,
-            seed,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            steps=self.steps,
-        )
+        """Return the samples that clients visit: :func:`evenhand.local.order.batches_of`, or
+        Poisson batches if samples are hidden."""
+        length: Any = {"batch_size": self.batch_size, "epochs": self.epochs, "steps": self.steps}
+        if self.dp is not None:
+            seeds = torch.as_tensor(seed).expand(len(ids))
+            return poisson_batches(self.dp, ids, sizes, round, seeds, **length)
+        return batches_of(ids, sizes, width, round, seed, **length)
 
     # ---- steps
 

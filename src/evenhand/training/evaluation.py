@@ -37,7 +37,8 @@ from evenhand.tree import Tree
 
 
 class Judge:
-    """Evaluates the models that clients would use."""
+    """Evaluates the models that clients would use; if training samples are ``hidden``, not on
+    these."""
 
     def __init__(
         self,
@@ -46,9 +47,10 @@ class Judge:
         population: Population,
         census: Census,
         exchange: Exchange,
+        hidden: bool = False,
     ) -> None:
         self.algorithm, self.model, self.population = algorithm, model, population
-        self.census, self.exchange = census, exchange
+        self.census, self.exchange, self.hidden = census, exchange, hidden
         self.part = population.judged_part
         self.work = Evaluate(
             algorithm,
@@ -114,7 +116,7 @@ class Judge:
             return {"validation": validated["scored"].astype(np.int64)}
         if self.part == "train":
             return {"training": tally["scored"].astype(np.int64)}
-        if not isinstance(self.population, Federation):
+        if self.hidden or not isinstance(self.population, Federation):
             return {}
         return {"training": self.tally(state, round, "train")["scored"].astype(np.int64)}
 
@@ -135,6 +137,8 @@ class Judge:
         require_choice("part", part, PARTS)
         if not self.population.has(part):
             raise ValueError(f"no client has {part} data to evaluate on")
+        if self.hidden and part == "train":
+            raise ValueError("SampleDP hides training samples; evaluate on other parts")
         if part == self.part:
             return self.numbers(state, round)
         work = self._parts.setdefault(part, replace(self.work, part=part))
@@ -219,6 +223,7 @@ class Judge:
             reporting is None
             or type(reporting).certificate is Reporting.certificate
             or not self.exchange.by_client
+            or self.hidden
         ):
             return None  # and skip the evaluation on training data
         losses = self.training_losses(state, round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,6 +24,7 @@ from evenhand.training.checkpoints import Start
 from evenhand.training.directory import SCORES, Origin
 from evenhand.training.ending import Ending, Stopped
 from evenhand.training.evaluation import Judge
+from evenhand.training.hiding import account, forget_secret, with_secret
 from evenhand.training.places import alone
 from evenhand.training.provenance import begun_engine, note_place, place_of
 from evenhand.training.result import Result
@@ -30,6 +32,8 @@ from evenhand.training.rounds import Rounds
 from evenhand.training.server import SingleServer
 from evenhand.training.settings import Options, Settings, takes_settings
 from evenhand.training.start import open_store, prepare, require_out
+
+log = logging.getLogger(__name__)
 
 # called after every round with the number of rounds done and the history row
 Progress = Callable[[int, Row], None]
@@ -155,8 +159,11 @@ def train(
         store.guard = guard or store.guard
         begun(model, engine)
     start = start._replace(ending=_resumed(start, settings, bool(hooks)))
-    judge = Judge(method, model, federation, census, exchange)
-    server = SingleServer(method, settings, exchange, judge, start, store)
+    judge = Judge(method, model, federation, census, exchange, settings.local.dp is not None)
+    folder = Path(out) if out is not None and exchange.here else None
+    secret = with_secret(settings.local, folder, "" if store is None else store.settings)
+    keyed = replace(settings, local=secret)
+    server = SingleServer(method, keyed, exchange, judge, start, store)
 
     def after(done: int) -> None:
         rounds.notes.settle(done)
@@ -178,6 +185,11 @@ def train(
         failed.result = next(server.results(rounds.finish()))[1]
         raise failed from error.__cause__
     result = next(server.results(trained))[1]
+    hidden = account(algorithm, settings, federation, server.done)
+    if hidden is not None:
+        forget_secret(folder)
+        result = replace(result, sample_privacy=hidden)
+        log.info("%s: %s", type(algorithm).__name__, hidden)
     hooks.end(result)
     return result
 

@@ -16,6 +16,7 @@ from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
+from evenhand.privacy.sampled import SamplePrivacy
 from evenhand.targets import Target
 from evenhand.training.deciding import Deciding
 from evenhand.training.ending import Stopped
@@ -67,6 +68,8 @@ class Outcome(Deciding):
     # the thresholds of its predictions; None for 0.5
     decision: Thresholds | None = None
     target: Target | None = None  # what the model predicts
+    # what the run tells about single samples, if SampleDP hides them
+    sample_privacy: SamplePrivacy | None = None
 
     @property
     def values(self) -> Floats:

@@ -39,6 +39,8 @@ class Result(Outcome):
         certificate: the objective at the end, effective weights, and the duality gap.
         stopped: why and after which round a callback ended the run; None if it did not.
         restored: the round whose model this is, if a callback chose an earlier one.
+        sample_privacy: what the run tells about single samples: each client's epsilon, in numbers
+            and words; None without ``SampleDP``.
         decision: the thresholds that predictions use, see ``using``; None for 0.5.
     """
 

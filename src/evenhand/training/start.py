@@ -23,6 +23,7 @@ from evenhand.metrics.metric import named_metrics
 from evenhand.metrics.trying import measured
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start, identify, identify_as_before
+from evenhand.training.hiding import require_hiding
 from evenhand.training.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ def prepare(
     settings.cohort.check(census)
     if settings.normalisation == "local":
         algorithm = LocalNorms(algorithm, model)
-    return Prepared(model, census, algorithm.init(model.init(), census), algorithm)
+    state = algorithm.init(model.init(), census)
+    require_hiding(algorithm, model, population, state, settings)
+    return Prepared(model, census, state, algorithm)
 
 
 def check_kept(model: Model, population: Population, settings: Settings) -> None:

@@ -39,6 +39,10 @@ methods = []  # names of allowed methods, such as ["fedavg", "afl"]; [] allows a
 losses = []  # names of allowed losses, such as ["cross_entropy"]; [] allows all
 codebook = true  # send sums of columns, for a codebook of all nodes together
 
+# Least noise of steps that hide single samples (SampleDP), such as 1.0. Above 0, the node takes no
+# other steps, and answers no question or evaluation about its training samples.
+min-noise = 0.0
+
 # Who draws the batches. "node": this node, in secret. "server": they follow from the run's seed, so
 # results equal a simulation bit for bit; but the server can then compute which samples are in each
 # batch, and solve for single rows.

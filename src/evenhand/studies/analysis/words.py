@@ -54,7 +54,18 @@ def sentences(found: Evidence) -> list[str]:
         if f"shared_{study.measure.column}" in study.trials[label, study.seeds[0]].score_columns
     ]
     lines += [_not_shared(study)] if study.sums_only else []
+    lines += [line for label in study.labels if (line := hidden_samples(study, label))]
     return [line for line in [*lines, what_intervals_are(study, comparison)] if line]
+
+
+def hidden_samples(study: Study, label: str) -> str:
+    """What the clients of a method tell about single samples, if they hide them."""
+    found = study.trial(label, study.seeds[0]).sample_privacy
+    if found is None:
+        return ""
+    more = len(study.seeds) - 1
+    again = f" Each of {more + 1} seeds is a release of its own, with an epsilon like this."
+    return f"{label}: {found}{again if more else ''}"
 
 
 def _void(study: Study, label: str) -> str:

@@ -20,6 +20,7 @@ from evenhand.engines import processes
 from evenhand.errors import RunError, SpecError, first_line
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
+from evenhand.privacy.sampled import SamplePrivacy
 from evenhand.reading import RESTORE, damaged, read_json
 from evenhand.studies.runs.contents import (
     kind_of,
@@ -222,10 +223,8 @@ class SavedRun:
             return read(held.path(name), self.way_out) if held.has(name) else None
 
         scores = found(saved.SCORES, read_scores)
-        tally, weights, outcomes = (
-            found(name, read_arrays) or {}
-            for name in (saved.TALLY, saved.WEIGHT_HISTORY, saved.VALUES)
-        )
+        names = saved.TALLY, saved.WEIGHT_HISTORY, saved.VALUES
+        tally, weights, outcomes = (found(name, read_arrays) or {} for name in names)
         values, guess = outcomes.pop("value", None), self.samples.get("guess")
         if "label" in self.samples:
             outcomes["label"] = self.samples["label"]
@@ -254,6 +253,7 @@ class SavedRun:
             run=self.begun,
             source=Source(self.directory, self.spec, self.about, self.way_out),
             target=target_of(self.about),
+            sample_privacy=SamplePrivacy.from_json(found(saved.PRIVACY, read_json)),
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:

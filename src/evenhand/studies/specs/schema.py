@@ -20,7 +20,7 @@ from evenhand.data.shifts import shifted
 from evenhand.data.splits import KEYS as SPLIT_KEYS
 from evenhand.datasets import DATASETS, FORMATS, loader
 from evenhand.engines.auto import ENGINES
-from evenhand.local import SOLVERS
+from evenhand.local import SOLVERS, SampleDP
 from evenhand.losses import LOSSES
 from evenhand.models import MODELS
 from evenhand.schedules import SCHEDULES
@@ -155,6 +155,9 @@ def _local() -> Schema:
     schedule = {"$ref": "#/$defs/schedule"}
     for name in ("schedule", "step_schedule"):
         properties[name] = {"description": properties[name]["description"], **schedule}
+    hidden = _of_class(SampleDP, {})
+    hidden["properties"].pop("key")  # a run draws it itself
+    properties["dp"] = {**hidden, "description": properties["dp"]["description"]}
     sizes = properties["batch_size"]
     properties["batch_size"] = {"anyOf": [sizes, {"const": "auto"}]}
     which = {"enum": list(SOLVERS), "description": "The solver.", "default": "sgd"}

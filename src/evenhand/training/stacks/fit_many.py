@@ -132,6 +132,7 @@ def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, 
     alone = len(entries) == 1 and not stack.varying
     # clients' normalisation would need the initial one of each run
     alone |= plan.settings.normalisation == "local"
+    alone |= first.settings.local.dp is not None  # each run has a secret of its own
     if not alone and not first.model.stochastic and not processes.several():
         exchange = plan.engine.attach(first.model, plan.federation, first.run.seed)
     if exchange is None or not hasattr(exchange, "exchange_runs"):

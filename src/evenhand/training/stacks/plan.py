@@ -24,6 +24,7 @@ from evenhand.local import LocalSolver
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.directory import Origin
+from evenhand.training.hiding import require_hiding
 from evenhand.training.settings import Settings
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of
 from evenhand.training.stacks.trial import same_function, unstackable
@@ -161,6 +162,7 @@ class Plan:
         settings = run.settings(self.settings)
         model, build = self._model(run, settings)
         state = run.algorithm.init(tree.to(model.init(), "cpu"), self.census)
+        require_hiding(run.algorithm, model, self.federation, state, settings)
         store, start = None, Start(state, {}, [], {})
         if run.out is not None:
             prepared = Prepared(model, self.census, state, run.algorithm)
