@@ -1,11 +1,11 @@
 """Epsilon of a run, computed by dp-accounting for the scheme that was used.
 
-| who takes part                 | accountant, neighbouring federations                             |
-|--------------------------------|------------------------------------------------------------------|
-| everyone                       | PLD; one client more or less                                     |
-| each with probability ``rate`` | PLD, amplified by a secret cohort; one client more or less       |
-| ``k`` distinct clients         | RDP, amplified by a secret cohort; one client replaced, which    |
-|                                | changes a sum by twice its bound, so the multiplier is half of z |
+| who takes part                 | accountant, neighbouring federations                            |
+|--------------------------------|-----------------------------------------------------------------|
+| everyone                       | PLD; one client more or less                                    |
+| each with probability ``rate`` | PLD, amplified by a secret cohort; one client more or less      |
+| ``k`` distinct clients         | RDP, amplified by a secret cohort; one client replaced: a sum   |
+|                                | changes by twice its bound, so the multiplier is half the noise |
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Scheme:
                 f"each of {self.clients:,} clients takes part in a round with probability"
                 f" {self.rate:g}, drawn in secret"
             )
-        return f"{self.per_round:g} of {self.clients:,} clients take part in a round, drawn in secret"
+        return (
+            f"{self.per_round:g} of {self.clients:,} clients take part in a round, drawn in secret"
+        )
 
     @property
     def neighbours(self) -> str:

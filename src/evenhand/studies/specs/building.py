@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from evenhand.local import LocalSolver
 
 
-MEANINGS = {"k": "clients per round", "rate": "each client's probability to take part"}  # of required keywords whose names do not say it
+MEANINGS = {
+    "k": "clients per round",
+    "rate": "each client's probability to take part",
+}  # of required keywords whose names do not say it
 
 
 def check_name(what: str, name: Any, known: Collection[str]) -> None:
