@@ -121,8 +121,8 @@ class Private(Wrapper, Protection):
         scheme = facts.scheme
         require(
             facts.weights == "uniform",
-            'Private needs weights="uniform": with weights="{}" a client\'s weight depends on how much'
-            " data the others have",
+            'Private needs weights="uniform": with weights="{}" a client\'s weight depends on how'
+            " much data the others have",
             facts.weights,
         )
         require(
@@ -201,7 +201,7 @@ class Private(Wrapper, Protection):
         if self.adaptive is not None:
             # the bit's noise on the count is a twentieth of the expected cohort (Andrew et al.), or
             # 2.5 times that of the rest
-            known["bit"] = min(0.2, max(0.01, 10 * self._multiplier / expected)) ** 2
+            known["bit"] = min(0.2, 10 * (self._multiplier or 1.0) / expected) ** 2
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
 
     def check_resumed(self, state: State) -> None:

@@ -20,6 +20,8 @@ from evenhand.errors import require, require_number, require_whole
 from evenhand.privacy.needed import import_needed
 
 EVERYONE, POISSON, WITHOUT_REPLACEMENT = "everyone", "poisson", "without replacement"
+# of this size an epsilon promises nothing, and PLD takes minutes; RDP's bound is then enough
+HUGE = 100.0
 FINEST = 1e-4  # of the multiplier that belongs to an epsilon
 
 
@@ -84,10 +86,17 @@ def epsilon_of(scheme: Scheme, noise: float, rounds: int, delta: float) -> float
         return 0.0
     if noise == 0:
         return math.inf
-    accountant = _accountant(scheme)
     with _quietly():
-        accountant.compose(_event(scheme, noise, rounds))
-        return float(accountant.get_epsilon(delta))
+        bound = _composed(scheme, noise, rounds, delta, rdp=True)
+        if scheme.kind == WITHOUT_REPLACEMENT or bound > HUGE:
+            return bound
+        return _composed(scheme, noise, rounds, delta, rdp=False)
+
+
+def _composed(scheme: Scheme, noise: float, rounds: int, delta: float, rdp: bool) -> float:
+    accountant = _accountant(scheme, rdp)
+    accountant.compose(_event(scheme, noise, rounds))
+    return float(accountant.get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)

@@ -150,7 +150,7 @@ def with_noise(sums: Tree, std: float, secret: bytes, label: str) -> Tree:
 
 def _noisy(leaf: Tensor, std: float, secret: bytes, label: str) -> Tensor:
     values = leaf.detach().cpu().double().numpy()
-    return torch.from_numpy(released(values, std, secret, label)).to(leaf.device)
+    return torch.as_tensor(released(values, std, secret, label), device=leaf.device)
 
 
 def at_least(name: str, low: float) -> Callable[[Tree], Tree]:

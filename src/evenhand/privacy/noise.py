@@ -59,7 +59,7 @@ def released(
     )
     noise = np.rint(std / cell * gaussians(secret, label, values.size)).astype(np.int64)
     sums = scaled.astype(np.int64) + noise.reshape(values.shape)
-    return sums.astype(np.float64) * cell
+    return np.asarray(sums.astype(np.float64) * cell)
 
 
 class _Stream:
