@@ -107,9 +107,13 @@ def noise_for(scheme: Scheme, epsilon: float, rounds: int, delta: float) -> floa
     require_whole("rounds", rounds, 1)
     # RDP's answer is fast and never too small; that of PLD is a little below it
     guess = _calibrated(scheme, epsilon, rounds, delta, True, 0.1, 1.0)
-    if scheme.kind == WITHOUT_REPLACEMENT:
+    if scheme.kind == WITHOUT_REPLACEMENT or epsilon > HUGE:
         return guess
-    return _calibrated(scheme, epsilon, rounds, delta, False, guess / 2, guess)
+    low = 0.9 * guess
+    with _quietly():
+        while _composed(scheme, low, rounds, delta, rdp=False) <= epsilon:
+            low *= 0.9
+    return _calibrated(scheme, epsilon, rounds, delta, False, low, guess)
 
 
 def _calibrated(
