@@ -255,15 +255,22 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         click.echo(json_text({**found, **_about(findings), **tables}))
     else:
         findings.show(console=console, verbose=view.verbose)
-        from evenhand.studies.analysis.words import hidden_samples
-
-        for label in findings.study.labels:
-            if hidden := hidden_samples(findings.study, label):
-                console.print(f"\n{hidden}", highlight=False, markup=False)
+        _show_privacy(console, findings)
         page = _report(findings, directory, view)  # the answer is printed, whatever happens here
         _show_places(console, findings, directory, page)
     if view.opened and page is not None:
         open_page(page)
+
+
+def _show_privacy(console: Console, findings: Findings) -> None:
+    """Print what the runs may claim about single clients and single samples."""
+    from evenhand.studies.analysis.privacy_in_words import about_privacy
+    from evenhand.studies.analysis.words import hidden_samples
+
+    for label in findings.study.labels:
+        for line in (about_privacy(findings.study, label), hidden_samples(findings.study, label)):
+            if line:
+                console.print(f"\n{line}", highlight=False, markup=False)
 
 
 def _report(findings: Findings, directory: Path, view: View) -> Path | None:
@@ -300,6 +307,11 @@ def _about(findings: Findings) -> dict[str, Any]:
         "seeds": study.seeds,
         "answer": findings.answer.sentences,
         "next": findings.answer.command,
+        "privacy": {
+            label: found.to_json()
+            for label in study.labels
+            if (found := study.trials[label, study.seeds[0]].privacy) is not None
+        },
         "intervals": {"over": comparison.over, "level": comparison.level},
     }
     if sweep is None:

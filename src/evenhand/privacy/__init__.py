@@ -1,1 +1,8 @@
-"""Differential privacy: what a run's releases tell about one client or one sample."""
+"""Differential privacy: plans before a run, bounds, noise and accounting."""
+
+from __future__ import annotations
+
+from evenhand.privacy.planning import Plan, plan
+from evenhand.privacy.record import Privacy
+
+__all__ = ["Plan", "Privacy", "plan"]

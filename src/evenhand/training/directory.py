@@ -13,7 +13,7 @@ its one method into the directory itself.
         history.csv        a row per round
         scores.csv         a row per client, group and team
         validation.csv     the same on validation data, if there are any
-        privacy.json       what the run tells about single samples, if it hides them
+        sample-privacy.json  what the run tells about single samples, if it hides them
         ending.json        why training stopped early, and which round's model this is
         over_clients.json  metrics over clients, if the server only saw sums
         tally.safetensors  counts and sums by client and group, from which scores are computed
@@ -27,7 +27,9 @@ its one method into the directory itself.
         personal.safetensors   each client's own model, for methods that have them
         adapter/           the trained adapter in PEFT's own form, for models of PEFT
         manifest.json      SHA-256 and size of these files; written last
+        privacy.json       of a private run: epsilon, what it covers and what must hold
         checkpoint.safetensors for resuming
+        secret.key         of a private run, mode 0600: its noise and cohorts, for resuming
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import rows_of
+from evenhand.privacy.secret import FILE as SECRET
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training import adapters
 from evenhand.training.about import about_run, run_table
@@ -65,6 +68,7 @@ MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
 ENDING, PRIVACY = "ending.json", "privacy.json"
+SAMPLE_PRIVACY = "sample-privacy.json"
 SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
 PREDICTIONS = "predictions.csv"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
@@ -84,6 +88,7 @@ METHOD_FILES = (
     PREDICTIONS,
     ENDING,
     PRIVACY,
+    SAMPLE_PRIVACY,
     *adapters.FILES,
 )
 
@@ -166,6 +171,12 @@ def write_samples(federation: Population, directory: Path) -> None:
     files.write_tensors(directory / SAMPLES, samples_of(federation))
 
 
+def forget_checkpoint(folder: Path) -> None:
+    """Delete what a finished method was resumed from."""
+    for name in (CHECKPOINT, SECRET):
+        (folder / name).unlink(missing_ok=True)
+
+
 @processes.on_first
 def write_method(
     result: Outcome,
@@ -183,7 +194,7 @@ def write_method(
     write_files(result, folder, predicted, module)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        forget_checkpoint(folder)
 
 
 def write_files(
@@ -220,7 +231,9 @@ def write_files(
     else:  # that of an earlier result does not apply
         (folder / ENDING).unlink(missing_ok=True)
     if result.sample_privacy is not None:
-        files.write_json(folder / PRIVACY, result.sample_privacy.to_json())
+        files.write_json(folder / SAMPLE_PRIVACY, result.sample_privacy.to_json())
+    if result.privacy is not None:
+        files.write_json(folder / PRIVACY, result.privacy.to_json())
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
     files.write_tensors(

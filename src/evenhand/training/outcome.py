@@ -16,6 +16,7 @@ from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
+from evenhand.privacy.record import Privacy
 from evenhand.privacy.sampled import SamplePrivacy
 from evenhand.targets import Target
 from evenhand.training.deciding import Deciding
@@ -70,6 +71,7 @@ class Outcome(Deciding):
     target: Target | None = None  # what the model predicts
     # what the run tells about single samples, if SampleDP hides them
     sample_privacy: SamplePrivacy | None = None
+    privacy: Privacy | None = None  # what a private run may claim: epsilon, or why there is none
 
     @property
     def values(self) -> Floats:

@@ -41,6 +41,7 @@ class Result(Outcome):
         restored: the round whose model this is, if a callback chose an earlier one.
         sample_privacy: what the run tells about single samples: each client's epsilon, in numbers
             and words; None without ``SampleDP``.
+        privacy: epsilon of a private run, what it covers and what must hold; None for others.
         decision: the thresholds that predictions use, see ``using``; None for 0.5.
     """
 
