@@ -61,7 +61,7 @@ def test_nodes_draw_noise_that_no_seed_of_the_server_gives(tmp_path: Path, order
         assert not torch.equal(first.params["0.weight"], other.params["0.weight"])
     assert first.sample_privacy is not None
     assert first.sample_privacy.steps == (4, 4, 8)
-    saved = json.loads((tmp_path / "one" / "run" / "fedavg" / "privacy.json").read_text())
+    saved = json.loads((tmp_path / "one" / "run" / "fedavg" / "sample-privacy.json").read_text())
     assert saved["noise"] == 4.0
 
 

@@ -349,7 +349,7 @@ def test_a_spec_hides_samples_and_its_runs_say_so(tmp_path: Path) -> None:
     assert first is not None
     assert second is not None
     assert (first.noise, second.noise) == (4.0, 8.0)
-    saved = json.loads((study.trial("fedavg").folder / "privacy.json").read_text())
+    saved = json.loads((study.trial("fedavg").folder / "sample-privacy.json").read_text())
     assert saved["epsilon"] == list(first.epsilon)
     assert saved["words"] == list(first.lines)
     assert first.__dict__["epsilon"] == tuple(saved["epsilon"])  # read, not computed again

@@ -13,7 +13,7 @@ its one method into the directory itself.
         history.csv        a row per round
         scores.csv         a row per client, group and team
         validation.csv     the same on validation data, if there are any
-        privacy.json       what the run tells about single samples, if it hides them
+        sample-privacy.json    what the run tells about single samples, if it hides them
         ending.json        why training stopped early, and which round's model this is
         over_clients.json  metrics over clients, if the server only saw sums
         tally.safetensors  counts and sums by client and group, from which scores are computed
@@ -64,7 +64,7 @@ SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients
 MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
-ENDING, PRIVACY = "ending.json", "privacy.json"
+ENDING, SAMPLE_PRIVACY = "ending.json", "sample-privacy.json"
 SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
 PREDICTIONS = "predictions.csv"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
@@ -83,7 +83,7 @@ METHOD_FILES = (
     THRESHOLDS,
     PREDICTIONS,
     ENDING,
-    PRIVACY,
+    SAMPLE_PRIVACY,
     *adapters.FILES,
 )
 
@@ -214,7 +214,7 @@ def write_files(
     else:  # that of an earlier result does not apply
         (folder / ENDING).unlink(missing_ok=True)
     if result.sample_privacy is not None:
-        files.write_json(folder / PRIVACY, result.sample_privacy.to_json())
+        files.write_json(folder / SAMPLE_PRIVACY, result.sample_privacy.to_json())
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
     files.write_tensors(

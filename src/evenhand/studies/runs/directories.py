@@ -253,7 +253,7 @@ class SavedRun:
             run=self.begun,
             source=Source(self.directory, self.spec, self.about, self.way_out),
             target=target_of(self.about),
-            sample_privacy=SamplePrivacy.from_json(found(saved.PRIVACY, read_json)),
+            sample_privacy=SamplePrivacy.from_json(found(saved.SAMPLE_PRIVACY, read_json)),
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:
