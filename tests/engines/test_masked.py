@@ -323,11 +323,15 @@ class Diverging(eh.FedAvg):
         return eh.Reply({**reply.total, "delta": tree.scale(reply.total["delta"], factor)}), memory
 
 
-def test_a_client_whose_values_are_not_finite_sends_nothing() -> None:
+def test_a_client_whose_values_are_not_finite_sends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for engine in (masked(), masked(masks=False), Loop()):
         found = train(Diverging(), engine, rounds=1)
         assert found.history_rows[0]["left_out"] == "0"
         assert all(value.isfinite().all() for value in found.params.values())
+    assert caplog.text.count("client 0 sends nothing, because its values are not finite") == 2
+    assert "1 of 1 rounds clients were skipped for the reasons logged above" in caplog.text
 
 
 def test_evaluation_goes_by_coarse_sums() -> None:

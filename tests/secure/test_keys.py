@@ -69,6 +69,7 @@ def test_identity_keys_are_read_and_sign(kind: str, form: str, tmp_path: Path) -
         {"signature": announced.signature[:-1]},
         {"signer": Identity.new().public},
         {"signer": "nonsense"},
+        {"signer": f"{announced.signer} the same key in another spelling"},
     ]
     for change in changes:
         with pytest.raises(Refused, match="rule: signed keys"):

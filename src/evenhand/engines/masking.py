@@ -76,7 +76,8 @@ class MaskedSum:
             raise Void(f"none of {len(ids)} clients has answered; the round has no sum")
         self.totals, self.form = totals, next(iter(totals.values()))
         self.noise = noise_of(work, tensors(self.form, self.form, torch.device("cpu")))
-        weights = own_weight(self.form) is not None
+        # a private run releases nothing without noise
+        weights = own_weight(self.form) is not None and not self.noise
         self.format = Format.of(self.form, len(ids), exponents, weights, self.noise)
 
     def sum(self, number: int) -> tuple[list[int], Decoded]:
