@@ -398,5 +398,5 @@ def test_clients_add_noise_in_shares(masks: bool) -> None:
         draws.append(torch.cat([leaf.flatten() for leaf in tree.leaves(difference)]))
     values = torch.cat(draws)  # 40 draws of 75 numbers; four answer where three are enough
     assert len(values.unique()) == len(values)
-    assert abs(float(values.mean())) < 4 * 0.58 / math.sqrt(len(values))
-    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.05)
+    assert abs(float(values.mean())) < 5 * 0.58 / math.sqrt(len(values))
+    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.08)
