@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from evenhand.data.tables.encoding import Encoding
     from evenhand.data.tables.files import read_table
     from evenhand.data.views import View
-    from evenhand.engines import Engine, Loop, Vmap
+    from evenhand.engines import Engine, Loop, Masked, Vmap
     from evenhand.errors import (
         CallbackError,
         ClientError,
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from evenhand.page.card.writing import card
     from evenhand.page.report import report
     from evenhand.papers.reproduction import Reproduction, reproduce
+    from evenhand.secure.settings import SecureSums
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.exporting import export
@@ -157,7 +158,7 @@ _HOME = {
     "data.views": ["View"],
     "data.tables.encoding": ["Encoding"],
     "data.tables.files": ["read_table"],
-    "engines": ["Engine", "Loop", "Vmap"],
+    "engines": ["Engine", "Loop", "Masked", "Vmap"],
     "errors": [
         "CallbackError",
         "ClientError",
@@ -166,6 +167,7 @@ _HOME = {
         "RunError",
         "SpecError",
     ],
+    "secure.settings": ["SecureSums"],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver", "SampleDP"],
@@ -280,6 +282,7 @@ __all__ = [
     "Loop",
     "LossGuard",
     "MFairFL",
+    "Masked",
     "Metric",
     "Model",
     "Moment",
@@ -302,6 +305,7 @@ __all__ = [
     "RunError",
     "RunInfo",
     "SampleDP",
+    "SecureSums",
     "Settings",
     "Spec",
     "SpecError",

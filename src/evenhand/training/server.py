@@ -189,7 +189,8 @@ class SingleServer(Server):
         self.client_at_last = algorithm.local_work().last
         self.local, self.seed, self.judge = settings.local, settings.seed, judge
         self.protection = algorithm.protection()
-        self.link, self.here = exchange, exchange.here
+        # masked clients can drop out, too
+        self.link, self.here = exchange, exchange.here and not getattr(exchange, "masked", False)
         self.state, memories, history, tracked, self.ending = start
         if memories:
             self.link.memories = memories
