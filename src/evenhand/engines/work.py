@@ -12,7 +12,7 @@ from evenhand.algorithm import Algorithm, Memory
 from evenhand.data.samples import Batch
 from evenhand.local import LocalSolver
 from evenhand.messages import Reply, Task
-from evenhand.metrics.client_sums import client_sums
+from evenhand.metrics.client_sums import CELLS, client_sums
 from evenhand.metrics.measuring import Measured
 from evenhand.metrics.tallies import MOST_CELLS, judge, tally
 from evenhand.model import Model
@@ -178,6 +178,7 @@ class Evaluate(_Looking):
         by_label: add to a plain tally what the gaps between groups need; it has an effect only for
             two classes and at least two groups.
         metrics: what else to evaluate.
+        cells: of the histogram of accuracies, where the server sees only sums.
     """
 
     algorithm: Algorithm
@@ -188,6 +189,7 @@ class Evaluate(_Looking):
     by_client: bool = True
     by_label: bool = False
     metrics: tuple[Measured, ...] = ()
+    cells: int = CELLS
     name: ClassVar[str] = "evaluate"
     must_be_finite: ClassVar[bool] = False
 
@@ -200,7 +202,7 @@ class Evaluate(_Looking):
         params = self.algorithm.deployed(task.shared, memory)
         found = tally(model, params, data, self.groups, self.full, self._labelled, self.metrics)
         if not self.by_client:
-            return Reply(found | client_sums(found)), memory
+            return Reply(found | client_sums(found, self.cells)), memory
         return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
 
     @property

@@ -39,6 +39,7 @@ from evenhand.flower.spool import Spool
 from evenhand.flower.sums import OrderedSum
 from evenhand.flower.wire import describe_work
 from evenhand.messages import Replies, Reply, Task
+from evenhand.metrics.client_sums import CELLS
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -89,7 +90,7 @@ class GridExchange:
     here = False
 
     def __init__(self, engine: Remote, model: Model, population: Population, seed: int) -> None:
-        self.by_client = engine.by_client
+        self.by_client, self.cells = engine.by_client, CELLS
         self.engine, self.model, self.population, self.seed = engine, model, population, seed
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
         self._begun = -1  # the last round of which some work has begun

@@ -12,15 +12,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenhand.algorithm import Algorithm
-from evenhand.algorithms.naming import algorithm_table
-from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS
-from evenhand.engines.work import Evaluate, Train, Work
+from evenhand.data.parts import PARTS
 from evenhand.errors import (
-    EvenhandError,
     RunError,
     SpecError,
     first_line,
@@ -28,9 +23,16 @@ from evenhand.errors import (
     require_known,
     require_whole,
 )
+from evenhand.flower.answering import Declined
 from evenhand.flower.sharing import SHARES
-from evenhand.local import LocalSolver
 
+if TYPE_CHECKING:
+    from evenhand.algorithm import Algorithm
+    from evenhand.data.federation import Federation
+    from evenhand.engines.work import Work
+    from evenhand.local import LocalSolver
+
+# A node that only opens masks does without torch, so this module does, too.
 ORDERS = ("node", "server")  # who decides the order of samples
 # keys of a node config that evenhand knows; an app may read others
 CONFIG = (
@@ -42,7 +44,7 @@ NO_POLICY = (
 )
 
 
-class Refused(EvenhandError):
+class Refused(Declined):
     """The server asks for something that the owner's policy forbids."""
 
     def __init__(self, rule: str, reason: str) -> None:
@@ -178,7 +180,7 @@ class Policy:
             )
 
     def _permits_part(self, work: Work) -> None:
-        kind = {Train.name: "train", Evaluate.name: "evaluate"}.get(work.name, "survey")
+        kind = work.name if work.name in ("train", "evaluate") else "survey"
         allowed: tuple[str, ...] = getattr(self, kind)
         if work.part not in allowed:
             raise Refused(
@@ -217,6 +219,9 @@ def misspelt(config: Mapping[str, Any]) -> dict[str, str]:
 def method_names(algorithm: Algorithm) -> list[str]:
     """Names of a method and of the methods inside it. The owner's own method has its class name;
     the plain base class has none."""
+    from evenhand.algorithm import Algorithm
+    from evenhand.algorithms.naming import algorithm_table
+
     if type(algorithm) is Algorithm:
         return []
     try:
@@ -231,6 +236,8 @@ def method_names(algorithm: Algorithm) -> list[str]:
 
 
 def _algorithm(work: Work) -> Algorithm:
+    from evenhand.algorithm import Algorithm
+
     found = getattr(work, "algorithm", None)
     return found if isinstance(found, Algorithm) else Algorithm()
 

@@ -14,6 +14,9 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from evenhand.flower.answering import TooLarge as TooLarge
+from evenhand.flower.answering import fault_content as fault_content
+from evenhand.flower.faults import LIMIT as LIMIT
 from evenhand.flower.packing import byte_count, pack, unpack
 from evenhand.messages import Reply, Task
 from evenhand.tree import Tree
@@ -22,12 +25,7 @@ Scalar = bool | int | float | str | bytes
 About = Mapping[str, Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]]
 
 FORMAT = 1  # of messages; another one is refused
-LIMIT = 1 << 30  # bytes of a message: 256 million float32 values, half of what Flower can carry
 _WHOLE = range(-(2**63), 2**64)  # what Flower can carry
-
-
-class TooLarge(ValueError):
-    """A message has more bytes than the limit."""
 
 
 def task_content(
@@ -63,12 +61,6 @@ def read_reply(content: RecordDict, limit: int = LIMIT) -> tuple[Reply, dict[str
     """The reply in a message, and its plain values."""
     (total, each), about = _read(content, ("total", "each"), limit)
     return Reply(total, each), about
-
-
-def fault_content(fault: str) -> RecordDict:
-    """The reply of a client that cannot do its task, with a reason that reveals nothing about its
-    data."""
-    return RecordDict({"fault": ConfigRecord({"reason": fault})})
 
 
 def fault_in(content: RecordDict) -> str:

@@ -22,6 +22,8 @@ from evenhand.metrics.tallies import accuracy_of
 from evenhand.tree import Tree
 
 CELLS = 1000  # of the histogram: half a cell is a twentieth of a point
+# under masked sums: a cell with one client in it says less about that client
+COARSE = 20
 NAMES = (
     "clients",
     "client_loss",
@@ -34,13 +36,14 @@ CLIENT_METRIC = (
 )
 
 
-def client_sums(tally: Tree) -> Tree:
-    """The contribution of one client with this tally, (A, ...) by name."""
+def client_sums(tally: Tree, cells: int = CELLS) -> Tree:
+    """The contribution of one client with this tally, (A, ...) by name; ``cells`` of the histogram
+    are as wide as an accuracy of 1, and one more is for the accuracy 1."""
     count = tally["count"].sum()
     found = {"clients": torch.ones_like(count), "client_loss": tally["loss"].sum() / count}
     if name := accuracy_of(tally):
         accuracy = tally[name].sum() / count
-        cell = torch.arange(CELLS + 1, device=count.device) == (accuracy * CELLS).round()
+        cell = torch.arange(cells + 1, device=count.device) == (accuracy * cells).round()
         found |= {
             "client_accuracy": accuracy,
             "client_accuracy_squared": accuracy**2,
@@ -67,9 +70,8 @@ def from_client_sums(sums: Mapping[str, Tensor]) -> dict[str, float]:
         found[name] = value / known if known else math.nan
     if "client_accuracy" in sums:
         mean = float(sums["client_accuracy"]) / clients
-        cells = np.repeat(
-            np.arange(CELLS + 1) / CELLS, sums["client_accuracies"].numpy().astype(np.int64)
-        )
+        counts = sums["client_accuracies"].numpy().astype(np.int64)
+        cells = np.repeat(np.arange(len(counts)) / (len(counts) - 1), counts)
         variance = max(0.0, float(sums["client_accuracy_squared"]) / clients - mean**2)
         found |= {name: float(value) for name, value in summaries(cells).items()} | {
             "mean": mean,

@@ -23,7 +23,7 @@ from evenhand.engines.work import Evaluate
 from evenhand.errors import RunError, require_choice
 from evenhand.messages import Replies, Task
 from evenhand.metrics import spread
-from evenhand.metrics.client_sums import CLIENT_METRIC, NAMES, from_client_sums
+from evenhand.metrics.client_sums import CELLS, CLIENT_METRIC, NAMES, from_client_sums
 from evenhand.metrics.measuring import metric_keys, ratios, warn_of_nan
 from evenhand.metrics.metric import WORST
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
@@ -50,6 +50,8 @@ class Judge:
         self.algorithm, self.model, self.population = algorithm, model, population
         self.census, self.exchange = census, exchange
         self.part = population.judged_part
+        # of the histogram of accuracies; an exchange whose sums are masked has coarser ones
+        self.cells: int = getattr(exchange, "cells", CELLS)
         self.work = Evaluate(
             algorithm,
             population.groups,
@@ -57,6 +59,7 @@ class Judge:
             by_client=exchange.by_client,
             by_label=True,
             metrics=model.metrics,
+            cells=self.cells,
         )
         # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(of_shared_model(algorithm), population.groups, "train")
@@ -178,6 +181,7 @@ class Judge:
             self.population.clients,
             self.exchange.by_client,
             metrics=self.model.metrics,
+            cells=self.cells,
         )
 
     def shared_columns(self, state: State, round: int) -> Columns:
