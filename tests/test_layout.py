@@ -19,6 +19,7 @@ ORDER = (
     "errors",
     "torch_private",
     "tree",
+    "secure",
     "reading",
     "files",
     "locks",
