@@ -113,8 +113,8 @@ def _client_sums(tally: Mapping[str, Tensor], sound: bool) -> Iterator[tuple[str
     known = ("count", "loss", accuracy_of(tally))
     metrics = [key for key, _ in metric_keys(tally).values()]
     plain = {name: tally[name] for name in (*known, *metrics) if name in tally}
-    cells = len(tally["client_accuracies"]) - 1 if "client_accuracies" in tally else CELLS
-    expected = client_sums(plain, cells)
+    width = len(tally["client_accuracies"]) - 1 if "client_accuracies" in tally else CELLS
+    expected = client_sums(plain, width)
     for name in (name for name in expected if name in tally):
         if name == "client_accuracies":
             cells, right = tally[name], int(expected[name].argmax())
