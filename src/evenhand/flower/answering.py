@@ -6,9 +6,9 @@ Nothing here loads torch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
@@ -65,6 +65,22 @@ def or_fault(
         return fault_content(
             first_line(error) if speaks else f"{type(error).__name__} on the node; see its log"
         )
+
+
+def whole(about: Mapping[str, Any], name: str) -> int:
+    """An integer among a message's plain values."""
+    value = about.get(name)
+    if type(value) is not int:
+        raise ValueError(f"a message has no {name}")
+    return value
+
+
+def text(about: Mapping[str, Any], name: str) -> str:
+    """A text among a message's plain values."""
+    value = about.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"a message has no {name}")
+    return value
 
 
 def name_of(context: Context) -> str:

@@ -108,9 +108,16 @@ def client_app(
         with watched(message.metadata.ttl):
             return Message(or_fault(node().work, message.content, context), reply_to=message)
 
+    def unmask(message: Message, context: Context) -> Message:
+        from evenhand.flower.masked.holder import unmask as opened
+
+        with watched(message.metadata.ttl):
+            return Message(or_fault(opened, message.content, context), reply_to=message)
+
     app.query("columns")(tell)
     app.query("census")(report)
     app.query("survey")(work)
+    app.query("unmask")(unmask)
     app.train()(work)
     app.evaluate()(work)
     return app

@@ -7,6 +7,7 @@ join later get the next numbers.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -57,6 +58,7 @@ class Membership:
     ) -> None:
         self.roster, self.session = roster, session
         self.unresponsive: set[int] = set()  # clients that did not answer their last task
+        self.exchanges = itertools.count()  # of this session, for masked sums
         self.backoff = BackOff()
         self.enquiry = enquiry or Enquiry(link, roster.admission)
         self._link, self._node_of, self._accepts, self._path = link, dict(nodes), accepts, path
@@ -105,6 +107,7 @@ class Membership:
             if found:
                 log.warning("%s has a new node", label(client, self.roster.population.name))
                 self._node_of[client] = found[-1]
+                self.roster = self.roster.with_report(client, self._unassigned[found[-1]])
                 self.backoff.forget(client)
                 del self._unassigned[found[-1]]
         if admit_new and self._admit(present):
@@ -151,7 +154,7 @@ class Membership:
                 self._unassigned[node] = report
             elif report.is_same_client(self.roster.clients[number]):
                 self._node_of[number] = node
-                self.roster = self.roster.with_share(number, report.share)
+                self.roster = self.roster.with_report(number, report)
             else:
                 self.enquiry.refuse(
                     node,

@@ -8,27 +8,35 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.calls import OutputFunction
 from evenhand.data.federation import Federation
 from evenhand.engines.client import SingleClient
-from evenhand.engines.work import Train
+from evenhand.engines.work import Evaluate, Train
 from evenhand.errors import RunError, SpecError
 from evenhand.flower import bundle, records
 from evenhand.flower.answering import by_owner, folder_of, name_of
 from evenhand.flower.audit import audited, count_answer
 from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import require_finite
+from evenhand.flower.masked.owner import node_of, tell_fingerprints, trusts
+from evenhand.flower.masked.told import MASKS
+from evenhand.flower.masked.work import (
+    Masking,
+    nothing_to_evaluate,
+    require_sound,
+    require_sums,
+)
 from evenhand.flower.memory import KEEP_RUNS, NodeMemory
 from evenhand.flower.modules import build_module
 from evenhand.flower.node_data import as_federation, with_groups
 from evenhand.flower.policy import NO_POLICY, Policy, misspelt
 from evenhand.flower.registration import report_data
 from evenhand.flower.secret_order import SecretOrder, order_key
-from evenhand.flower.sharing import SHARES, require_permission
+from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.wire import read_normalisation, read_work, with_metrics, with_own_norms
 from evenhand.losses import LossFunction
 from evenhand.messages import Reply
@@ -38,6 +46,7 @@ from evenhand.model import Model
 
 if TYPE_CHECKING:
     from evenhand.flower.columns.wanted import Columns
+    from evenhand.secure import Announcement
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +102,9 @@ class NodeApp:
                     *(part, count, policy.min_cell),
                 )
             policy.permits_samples(int(data.sizes("train")[0]))
-            found = report_data(data, name_of(context), self._share(context, policy))
+            announced = self._announced(content, context, policy, data)
+            share = self._share(context, policy)
+            found = report_data(data, name_of(context), share, announced)
             return records.reply_content(*found, self.limit)
 
         return audited(policy, folder_of(context), content, context, "census", answer)
@@ -107,6 +118,9 @@ class NodeApp:
 
     def _work(self, content: RecordDict, context: Context, policy: Policy) -> RecordDict:
         task, about = records.read_task(content, self.limit)
+        share, masked = self._share(context, policy), MASKS in about
+        if share == "masked" and not masked:
+            raise NotShared('its owner shares only masked sums (share="masked")')
         client, round, counted, seed, session = (
             records.whole(about, name) for name in ("client", "round", "counted", "seed", "session")
         )
@@ -117,9 +131,19 @@ class NodeApp:
         data = with_groups(self._data(content, context, policy)[0], tuple(about["groups"]))
         module = by_owner("model", lambda: build_module(self._model(content), seed))
         parameters = sum(leaf.numel() for leaf in module.parameters())
-        for asked in (work, evaluation):
+        looks = evaluation is not None and (
+            not masked or int(data.sizes(evaluation.part)[0]) > 0
+        )
+        for asked in (work, evaluation if looks else None):
             if asked is not None:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))
+        masking = None
+        if masked:
+            name = data.names[0] if data.names else name_of(context)
+            side = node_of(
+                context.node_config, policy, folder_of(context), name, records.text(about, "run")
+            )
+            masking = Masking.begin(side, content, about, task, evaluation, looks)
         norms = read_normalisation(about.get("normalisation"))
         model = Model(module, self.loss or records.text(about, "loss"), self.output, norms)
         model.check(data)
@@ -141,12 +165,13 @@ class NodeApp:
         work = with_own_norms(work, model)
         evaluation = None if evaluation is None else with_own_norms(evaluation, model)
         node = SingleClient(model, data, seed, client)
-        share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)
 
         task, evaluated = bundle.split_task(task)
         scores = None
-        if evaluation is not None:
+        if isinstance(evaluation, Evaluate) and not looks:
+            scores = nothing_to_evaluate(evaluation, evaluated, model, data)
+        elif evaluation is not None:
             scores, _ = node.answer(evaluation, evaluated, round, remembered)
             require_permission(share, evaluation, scores)
         reply, remembered = node.answer(work, task, round, remembered)
@@ -155,10 +180,32 @@ class NodeApp:
             require_finite(reply, remembered, task.shared)
         if work.local is not None:
             memory.remember(round, counted, remembered)
+        if masking is not None:
+            loss = records.text(about, "loss")
+            asked_of = ((work, task, reply), (evaluation if looks else None, evaluated, scores))
+            for asked, sent, found in asked_of:
+                if asked is not None and found is not None:
+                    require_sums(asked, found)
+                    require_sound(asked, sent, found, data, model, client, loss)
+            return masking.reply(work, reply, scores, self.limit)
         if scores is not None:
             reply = bundle.join_replies(reply, scores)
         about = {"client": client, "round": round, "work": work.name}
         return records.reply_content(reply, about, self.limit)
+
+    def _announced(
+        self, content: RecordDict, context: Context, policy: Policy, data: Federation
+    ) -> Announcement | None:
+        """The node's key for masked sums, if the server asks for it."""
+        about = content.get("about")
+        run = about.get("masked") if isinstance(about, ConfigRecord) else None
+        if run is None:
+            return None
+        config, folder = context.node_config, folder_of(context)
+        name = data.names[0] if data.names else name_of(context)
+        node = node_of(config, policy, folder, name, str(run))
+        tell_fingerprints(node, trusts(config, policy))
+        return node.announced()
 
     def _model(self, content: RecordDict) -> nn.Module | Callable[[], nn.Module]:
         if self.columns is None:

@@ -37,6 +37,7 @@ ORDERS = ("node", "server")  # who decides the order of samples
 # keys of a node config that evenhand knows; an app may read others
 CONFIG = (
     "name", "policy", "share", "data", "state-dir", "keep-runs", "partition-id", "num-partitions",
+    "identity-key", "trusted-keys", "least",
 )  # fmt: skip
 NO_POLICY = (
     "this node has no policy file, so a malicious server can reconstruct rows; name one with"
@@ -72,6 +73,11 @@ class Policy:
         order: "node": the node draws its batches in secret. "server": they follow from the run's
             seed and equal the simulator's, so the server can know which samples are in each.
         audit: the file that records requests; empty for audit.jsonl in the node's state-dir.
+        least: fewest clients in a masked sum, also by their weights.
+        identity_key: the private key with which the node signs its keys for masked sums; empty for
+            a key that the node makes itself, which others can only recognise again.
+        trusted_keys: the file of the public keys that may be in a masked sum with this node; empty
+            to recognise the first key of each client again.
     """
 
     share: str | None = None
@@ -91,6 +97,9 @@ class Policy:
     codebook: bool = True
     order: str = "node"
     audit: str = ""
+    least: int = 3
+    identity_key: str = ""
+    trusted_keys: str = ""
 
     def __post_init__(self) -> None:
         for name in ("min_batch", "min_steps", "max_steps", "max_parameters", "min_cell"):
@@ -107,8 +116,12 @@ class Policy:
         require_choice("order", self.order, ORDERS)
         if type(self.codebook) is not bool:
             raise ValueError(f"codebook must be true or false, got {self.codebook!r}")
-        if not isinstance(self.audit, str):
-            raise ValueError(f"audit must be the path of a file, got {self.audit!r}")
+        require_whole("least", self.least, 3)
+        for name in ("audit", "identity_key", "trusted_keys"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"{_key(name)} must be the path of a file, got {getattr(self, name)!r}"
+                )
 
     @classmethod
     def parse(cls, text: str) -> Policy:

@@ -16,6 +16,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from evenhand.flower.answering import TooLarge as TooLarge
 from evenhand.flower.answering import fault_content as fault_content
+from evenhand.flower.answering import text as text
+from evenhand.flower.answering import whole as whole
+from evenhand.flower.faults import FORMAT as FORMAT
 from evenhand.flower.faults import LIMIT as LIMIT
 from evenhand.flower.packing import byte_count, pack, unpack
 from evenhand.messages import Reply, Task
@@ -24,7 +27,6 @@ from evenhand.tree import Tree
 Scalar = bool | int | float | str | bytes
 About = Mapping[str, Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]]
 
-FORMAT = 1  # of messages; another one is refused
 _WHOLE = range(-(2**63), 2**64)  # what Flower can carry
 
 
@@ -68,22 +70,6 @@ def fault_in(content: RecordDict) -> str:
     record = content.get("fault")
     reason = record.get("reason") if isinstance(record, ConfigRecord) else None
     return "".join(filter(str.isprintable, reason))[:200] if isinstance(reason, str) else ""
-
-
-def whole(about: Mapping[str, Any], name: str) -> int:
-    """An integer among a message's plain values."""
-    value = about.get(name)
-    if type(value) is not int:
-        raise ValueError(f"a message has no {name}")
-    return value
-
-
-def text(about: Mapping[str, Any], name: str) -> str:
-    """A text among a message's plain values."""
-    value = about.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"a message has no {name}")
-    return value
 
 
 def size_of(content: RecordDict) -> int:
