@@ -1,16 +1,13 @@
 """What can go wrong with masked sums, as exceptions.
 
-    Refused         a node does not do what a server asks; names the rule
-    Void            the round has no sum: too few clients or holders answered; the state stays
-    NotCancelled    masks are left over in a sum
-    Overflow        values of some clients were beyond the range; ask the same clients with a wider
-    NotFinite       a client's values are not finite, so it must not send them
+Refused         a node does not do what a server asks; names the rule
+Void            the round has no sum: too few clients or holders answered; the state stays
+NotCancelled    masks are left over in a sum
+Overflow        values of some clients were beyond the range; ask the same clients with a wider
+NotFinite       a client's values are not finite, so it must not send them
 """
 
 from __future__ import annotations
-
-import importlib
-from types import ModuleType
 
 from evenhand.errors import EvenhandError
 
@@ -60,13 +57,3 @@ class Overflow(EvenhandError):
 
 class NotFinite(EvenhandError):
     """A client's values are NaN or infinite, so it sends nothing."""
-
-
-def needed(module: str) -> ModuleType:
-    """Import a module of the extra ``privacy``; raises an ImportError that says what to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            "masked sums need cryptography and pycryptodome; install evenhand[privacy]"
-        ) from error

@@ -19,6 +19,8 @@ class SecureSums:
             cohort above 1/2, or a whole number. The default, 2/3, means more than two thirds.
         least: the smallest cohort, also in effect: coefficients a_i count as (sum a)^2 / sum a^2
             clients.
+        colluding: how many clients may tell the server everything they know. The threshold must
+            still hold against them, and noise that clients add in shares does not count theirs.
         mode: "recover" sums over the clients that answer, with a second short message in which they
             open the others' masks; "strict" needs one message and everybody's answer.
     """
@@ -26,6 +28,7 @@ class SecureSums:
     threshold: float | int = 2 / 3
     least: int = 3
     mode: str = "recover"
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.threshold, int):
@@ -34,6 +37,7 @@ class SecureSums:
             require_number("threshold", self.threshold, "(0.5, 1]", "or a whole number of clients")
         require_whole("least", self.least, 3)
         require_choice("mode", self.mode, MODES)
+        require_whole("colluding", self.colluding, 0)
 
     def required(self, clients: int) -> int:
         """How many of a cohort's clients must answer, and how many holders open a sum.
@@ -63,12 +67,18 @@ class SecureSums:
             raise ValueError(
                 f"threshold must be at most the cohort's {clients} clients, got {required}"
             )
-        if 2 * required <= clients:
+        if 2 * required <= clients + self.colluding:
+            also = f" and {self.colluding} that collude" if self.colluding else ""
             raise ValueError(
-                f"threshold must be more than half of the cohort's {clients} clients, got"
+                f"threshold must be more than half of the cohort's {clients} clients{also}, got"
                 f" {required}; two halves could open two sums of the same model"
+            )
+        if self.least - self.colluding < 2:
+            raise ValueError(
+                f"least must be at least {self.colluding + 2} with {self.colluding} clients that"
+                f" collude, got {self.least}"
             )
 
     def described(self) -> str:
         """The settings as text, part of the context of every mask."""
-        return f"{self.mode},{self.threshold!r},{self.least}"
+        return f"{self.mode},{self.threshold!r},{self.least},{self.colluding}"
