@@ -27,7 +27,6 @@ from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
 from evenhand.flower.packing import byte_count
-from evenhand.flower.request import Request
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -108,14 +107,14 @@ class Asking:
             return set()
         return self.membership.backoff.waiting(present.values(), round)
 
-    def about(self, requests: list[Request], client: int, round: int) -> dict[str, Any]:
+    def about(self, work: str, how: str, client: int, round: int) -> dict[str, Any]:
         """The plain values of a task."""
         about: dict[str, Any] = {
             "run": self.run,
             "client": client,
             "round": round,
-            "work": requests[0].work.name,
-            "how": requests[0].text,
+            "work": work,
+            "how": how,
             "session": self.membership.session,
             "seed": self.seed,
             "counted": self.counted.get(client, FIRST),

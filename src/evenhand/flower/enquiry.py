@@ -42,8 +42,10 @@ class Enquiry:
         due = sorted(node for node in nodes if self._again.get(node, now) <= now)
         if not due:
             return
-        about = {"format": records.FORMAT} | ({"masked": self._run} if self._run else {})
-        question = RecordDict({"about": ConfigRecord(about)})
+        about = ConfigRecord({"format": records.FORMAT})
+        if self._run:
+            about["masked"] = self._run
+        question = RecordDict({"about": about})
         messages = [
             Message(question, node, REPORT, ttl=limits.deadline, group_id="census") for node in due
         ]

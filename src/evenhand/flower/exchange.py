@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Array, Message
 from torch import Tensor
@@ -36,6 +38,9 @@ from evenhand.metrics.client_sums import CELLS
 from evenhand.model import Model
 from evenhand.tree import Tree
 
+if TYPE_CHECKING:
+    from evenhand.secure import SecureSums
+
 
 @dataclass(frozen=True)
 class Remote(Engine):
@@ -48,6 +53,7 @@ class Remote(Engine):
         by_client: whether the server sees the scores of single clients, not only sums.
         bound: largest multiple of the median for an update or a loss; None for no bound.
         folder: where faults are recorded and replies wait; None records none.
+        secure: how sums are masked; None sums replies that the server can read.
     """
 
     link: Link
@@ -58,9 +64,16 @@ class Remote(Engine):
     by_client: bool = False
     bound: float | None = BOUND
     folder: Path | None = None
+    secure: SecureSums | None = None
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
-        return GridExchange(self, model, population, seed)
+        run = (self.run, self.loss, self.folder)
+        asking = Asking(self.link, self.membership, model, population, seed, *run)
+        if self.secure is None:
+            return GridExchange(self, asking)
+        from evenhand.flower.masked.exchange import MaskedExchange
+
+        return MaskedExchange(asking, partial(describe_work, method=self.method), self.secure)
 
 
 class GridExchange:
@@ -68,20 +81,12 @@ class GridExchange:
 
     here = False
 
-    def __init__(self, engine: Remote, model: Model, population: Population, seed: int) -> None:
+    def __init__(self, engine: Remote, asking: Asking) -> None:
         self.by_client, self.cells = engine.by_client, CELLS
-        self.engine, self.model, self.population, self.seed = engine, model, population, seed
+        self.engine, self.model, self.population = engine, asking.model, asking.population
+        self.seed = asking.seed
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
-        self._asking = Asking(
-            engine.link,
-            engine.membership,
-            model,
-            population,
-            seed,
-            engine.run,
-            engine.loss,
-            engine.folder,
-        )
+        self._asking = asking
         self._forms: dict[str, Reply] = {}  # by work
         self._medians = Medians(engine.folder)
 
@@ -131,7 +136,7 @@ class GridExchange:
         place_of = {client: place for place, client in enumerate(clients)}
         contents = {}
         for node, client in client_of.items():
-            about = asking.about(requests, client, round)
+            about = asking.about(work.name, requests[0].text, client, round)
             for request in requests[1:]:
                 if client in request.entries:
                     about["look"] = request.text

@@ -131,9 +131,7 @@ class NodeApp:
         data = with_groups(self._data(content, context, policy)[0], tuple(about["groups"]))
         module = by_owner("model", lambda: build_module(self._model(content), seed))
         parameters = sum(leaf.numel() for leaf in module.parameters())
-        looks = evaluation is not None and (
-            not masked or int(data.sizes(evaluation.part)[0]) > 0
-        )
+        looks = evaluation is not None and (not masked or int(data.sizes(evaluation.part)[0]) > 0)
         for asked in (work, evaluation if looks else None):
             if asked is not None:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))

@@ -51,9 +51,7 @@ class Roster:
 
     def with_report(self, number: int, report: Registration) -> Roster:
         """The same clients, with what one of them shares now and its present key."""
-        known = replace(
-            self.clients[number], share=report.share, announced=report.announced
-        )
+        known = replace(self.clients[number], share=report.share, announced=report.announced)
         return replace(self, clients=(*self.clients[:number], known, *self.clients[number + 1 :]))
 
     def sharing_less(self, than: str) -> list[int]:

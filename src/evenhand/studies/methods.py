@@ -12,6 +12,7 @@ from evenhand.errors import SpecError
 from evenhand.studies.specs.building import check_name
 
 if TYPE_CHECKING:
+    from evenhand.algorithm import Algorithm
     from evenhand.data.population import Census
 
 NOTHING = "nothing: sums only"
@@ -103,6 +104,15 @@ def learned() -> list[Learned]:
                     Learned(name, when, ", ".join(seen) or NOTHING, "no" if seen else "yes")
                 )
     return rows
+
+
+def always_seen(method: Algorithm) -> tuple[str, ...]:
+    """What a method's server reads client by client in every federation; empty if it needs only
+    sums in some."""
+    from evenhand.algorithm import visible
+
+    with_teams, without = (visible(method, _census(teams)) for teams in (True, False))
+    return with_teams if without else ()
 
 
 def kinds() -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from evenhand.errors import first_line
-from evenhand.flower.answering import Declined, folder_of, name_of, text, whole
+from evenhand.flower.answering import Declined, folder_of, text, whole
 from evenhand.flower.audit import audited
 from evenhand.flower.faults import FORMAT
 from evenhand.flower.masked import told
@@ -33,14 +33,17 @@ def _opened(content: RecordDict, context: Context, policy: Policy) -> RecordDict
     about: dict[str, Any] = dict(record)
     cohort, asked = told.cohort_in(about), told.Told.read(about)
     number, run = whole(about, "client"), text(about, "run")
-    senders, boxes, answered = (
-        about.get(name) or [] for name in (told.SENDERS, told.BOXES, told.ANSWERED)
-    )
-    node = node_of(context.node_config, policy, folder_of(context), name_of(context), run)
+    answered = about.get(told.ANSWERED)
+    if not isinstance(answered, list) or number not in cohort.numbers:
+        raise ValueError("a message has no list with this client")
+    boxes = told.by_number(about, told.SENDERS, told.BOXES)
+    # under another name the node has another key, which is not the one in the list
+    name = cohort.member(number).announced.name
+    node = node_of(context.node_config, policy, folder_of(context), name, run)
     try:
         opened = node.open_boxes(
-            list(answered),
-            dict(zip(senders, boxes, strict=True)),
+            answered,
+            boxes,
             number,
             cohort,
             told.unpacked_context(text(about, "context")),

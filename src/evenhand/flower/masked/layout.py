@@ -32,7 +32,8 @@ def format_of(
 ) -> Format:
     """How a vector of this form is laid out; both sides compute it."""
     weights = own_weight(found) is not None
-    return Format.of(found, clients, exponents, weights, [f"{WORK}/{path}" for path in noised])
+    paths = [f"{WORK}/{path}" for path in noised]
+    return Format.of(found, clients, exponents, weights, paths, depth=2)
 
 
 def own_weight(found: Mapping[str, Any]) -> float | None:
@@ -58,10 +59,12 @@ def noise_of(work: Work, total: Tree) -> dict[str, Any]:
     if noise is None or work.name != "train":
         return {}
     flat = tree.flatten(noise(total))
-    return {path.replace(".", "/"): np.asarray(std, np.float64) for path, std in flat.items()}
+    return {path: np.asarray(std, np.float64) for path, std in flat.items()}
 
 
-def coefficients(task: Task, place: int, looks: bool | None = None) -> tuple[float, tuple[float, ...]]:
+def coefficients(
+    task: Task, place: int, looks: bool | None = None
+) -> tuple[float, tuple[float, ...]]:
     """A client's coefficient, and other numbers that can scale what it adds.
 
     Args:

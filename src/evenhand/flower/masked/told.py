@@ -137,3 +137,17 @@ def unpacked_context(content: str) -> Context:
             "a message has no readable context; install the same version everywhere"
         ) from error
     return made
+
+
+def by_number(about: Mapping[str, Any], numbers: str, values: str) -> dict[int, bytes]:
+    """Bytes by client number, from two lists of a message; raises a ValueError."""
+    found, contents = (about.get(name) or [] for name in (numbers, values))
+    if (
+        not isinstance(found, list)
+        or not isinstance(contents, list)
+        or len(set(found)) != len(contents)
+        or not all(type(number) is int for number in found)
+        or not all(isinstance(content, bytes) for content in contents)
+    ):
+        raise ValueError("a message has lists of masks that cannot be read")
+    return dict(zip(found, contents, strict=True))

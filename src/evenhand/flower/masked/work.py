@@ -76,22 +76,16 @@ class Masking:
 
     def _check(self, task: Task, looks: bool | None) -> None:
         number = records.whole(self.about, "client")
-        self.cohort.check(
-            self.node.key(), number, self.own, self.node.trust, self.told.settings
-        )
+        self.cohort.check(self.node.key(), number, self.own, self.node.trust, self.told.settings)
         member = self.cohort.member(number)
         if (member.coefficient, member.scales) != layout.coefficients(task, 0, looks):
             raise Refused("same task", "the list gives this client other weights than its task")
 
-    def reply(
-        self, work: Work, reply: Reply, scores: Reply | None, limit: int
-    ) -> RecordDict:
+    def reply(self, work: Work, reply: Reply, scores: Reply | None, limit: int) -> RecordDict:
         """The masked reply as a message."""
         found = layout.form(reply, scores)
         noise = layout.noise_of(work, reply.total)
-        numbers = layout.format_of(
-            found, len(self.cohort.members), self.told.exponents, noise
-        )
+        numbers = layout.format_of(found, len(self.cohort.members), self.told.exponents, noise)
         weight = layout.own_weight(found)
         vector, _ = numbers.encode(found, weight, must_be_finite=False)
         number = records.whole(self.about, "client")

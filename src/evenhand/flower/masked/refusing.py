@@ -1,0 +1,90 @@
+"""What a run with masked sums cannot have, and the way out."""
+
+from __future__ import annotations
+
+from evenhand.algorithm import Algorithm, visible
+from evenhand.algorithms.wrapper import Wrapper
+from evenhand.data.population import Census
+from evenhand.errors import RunError
+from evenhand.flower.proportion import BOUND
+from evenhand.flower.roster import Roster
+from evenhand.secure import SecureSums, effective
+from evenhand.studies.methods import always_seen
+from evenhand.training.settings import Settings
+
+# variants of a method that need only sums
+VARIANTS = {
+    "TERM": "use TERM(t=...) with t from -20 to 20 and without exact=True",
+    "GIFAIR": "give the clients teams",
+    "FAFL": 'use FAFL(eta0="mean"), or a number',
+    "FairFed": "use FairFed(sums_only=True)",
+    "FedFB": 'use a notion between groups, such as FedFB(notion="demographic_parity")',
+}
+OTHERS = "use a method that needs only sums, such as FAFL, QFFL or TERM (see evenhand algorithms)"
+
+
+def refuse_settings(
+    settings: Settings, by_client: bool, bound: float | None, columns: object
+) -> None:
+    """Raise a ValueError for what shows single clients, or checks them one by one."""
+    if by_client:
+        raise ValueError("by_client=True shows single clients, which secure=... hides; drop one")
+    if settings.track_weights:
+        raise ValueError(
+            "track_weights needs the losses of single clients, which secure=... hides; drop one"
+        )
+    if columns is not None:
+        raise ValueError(
+            "columns=... asks each node for the names in its table, which secure=... would not"
+            " hide; agree on a codebook.toml beforehand: evenhand flower new --table"
+        )
+    if bound not in (None, BOUND):
+        raise ValueError(
+            "bound compares single replies, which secure=... hides; Clipped(norm=..., inner=...)"
+            " limits what each honest client adds"
+        )
+
+
+def refuse_method(algorithm: Algorithm, census: Census | None = None) -> None:
+    """Raise a ValueError if the server of a method reads clients one by one; without a census, if
+    it does so in every federation."""
+    seen = always_seen(algorithm) if census is None else visible(algorithm, census)
+    if seen:
+        named = type(algorithm).__name__
+        raise ValueError(
+            f"masked sums hide single clients, but {named} needs of each client:"
+            f" {', '.join(seen)}; {way_out(algorithm)}"
+        )
+
+
+def way_out(algorithm: Algorithm) -> str:
+    """What to use instead of a method that reads clients one by one."""
+    while isinstance(algorithm, Wrapper):
+        algorithm = algorithm.inner
+    return VARIANTS.get(type(algorithm).__name__, OTHERS)
+
+
+def refuse_clients(
+    roster: Roster, algorithm: Algorithm, settings: Settings, secure: SecureSums
+) -> None:
+    """Raise a RunError if the nodes would refuse every round with these clients."""
+    population = roster.population
+    census = population.census(settings.weights)
+    try:
+        refuse_method(algorithm, census)
+        secure.check(population.clients)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    found = effective(census.weight.tolist())
+    if found < secure.least - 1e-6:
+        raise RunError(
+            f"by their weights the {population.clients} clients count as {found:.3g}, and masked"
+            f' sums need at least least = {secure.least}; use weights="uniform", a lower'
+            " Admission(cap=...), or more clients"
+        )
+    judged = int((population.sizes(population.judged_part) > 0).sum())
+    if judged < secure.least:
+        raise RunError(
+            f"only {judged} clients have {population.judged_part} data, and masked sums need at"
+            f" least least = {secure.least} for an evaluation; give every client such a split"
+        )
