@@ -54,6 +54,7 @@ class Asking:
 
     Args:
         run, loss, folder: see :class:`evenhand.flower.exchange.Remote`.
+        least: clients without which nobody is asked.
         counted: each client's last round of training that counts.
     """
 
@@ -65,6 +66,7 @@ class Asking:
     run: str
     loss: str
     folder: Path | None
+    least: int = 1
     counted: dict[int, int] = field(default_factory=dict)
     _begun: int = -1  # the last round of which some work has begun
     # clients for which Flower has said that it is too late
@@ -96,6 +98,9 @@ class Asking:
         found = membership.nodes_of(clients, admit_new=begins)
         if not found:
             membership.wait_for_someone(round)
+            found = membership.nodes_of(clients)
+        if len(found) < min(self.least, len(clients)):
+            membership.wait_for(clients, self.least, round)
             found = membership.nodes_of(clients)
         self._begun = max(self._begun, round)
         return found

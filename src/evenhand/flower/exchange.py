@@ -68,7 +68,8 @@ class Remote(Engine):
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         run = (self.run, self.loss, self.folder)
-        asking = Asking(self.link, self.membership, model, population, seed, *run)
+        least = 1 if self.secure is None else self.secure.least
+        asking = Asking(self.link, self.membership, model, population, seed, *run, least)
         if self.secure is None:
             return GridExchange(self, asking)
         from evenhand.flower.masked.exchange import MaskedExchange

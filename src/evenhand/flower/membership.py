@@ -141,6 +141,23 @@ class Membership:
                 )
             time.sleep(self._link.limits.poll)
 
+    def wait_for(self, clients: list[int], least: int, round: int) -> None:
+        """Wait until ``least`` of these clients have a node: fewer cannot be summed, and a round
+        would pass without training."""
+        patience = self._link.limits.patience
+        end, warned = time.monotonic() + patience, False
+        while len(self.nodes_of(clients)) < least:
+            if not warned:
+                text = "fewer than %d clients have a node; round %d waits up to %g s for them"
+                log.warning(text, least, round + 1, patience)
+                warned = True
+            if time.monotonic() > end:
+                raise RunError(
+                    f"fewer than {least} clients came back within {patience:g} s; start the run"
+                    " again, it resumes after its last round"
+                )
+            time.sleep(self._link.limits.poll)
+
     def turn_away(self, reports: Mapping[int, Registration]) -> None:
         """Record nodes that do not fit and have been logged."""
         self._unassigned |= reports

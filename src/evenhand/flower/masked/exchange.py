@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -180,7 +181,7 @@ class MaskedExchange:
         self, asked: Question, arrays: dict[str, Tree], clients: int, before: Collection | None
     ) -> Format:
         if before is not None:
-            return before.format.wider()
+            return replace(before.format.wider(), clients=clients)
         known = self._exponents.before(asked.name, asked.round)
         noise = layout.noise_of(asked.asked[0].work, asked.asked[0].form.total)
         return layout.format_of(arrays, clients, known, noise)

@@ -75,6 +75,12 @@ def refuse_clients(
         secure.check(population.clients)
     except ValueError as error:
         raise RunError(str(error)) from error
+    size = getattr(settings.cohort, "k", secure.least)
+    if size < secure.least:
+        raise RunError(
+            f"a cohort of {size} clients is too small: masked sums need at least least ="
+            f" {secure.least}; ask more clients in each round"
+        )
     found = effective(census.weight.tolist())
     if found < secure.least - 1e-6:
         raise RunError(
