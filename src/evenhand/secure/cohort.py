@@ -133,6 +133,7 @@ class Cohort:
         columns = [weights] + [
             [weight * scale for weight, scale in zip(weights, scales, strict=True)]
             for scales in zip(*(member.scales for member in self.members), strict=True)
+            if any(scales)  # zeros for everybody scale nothing
         ]
         for column in columns:
             found = effective(column)
