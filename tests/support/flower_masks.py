@@ -27,7 +27,7 @@ from tests.support.federations import network, ragged
 from tests.support.flower_nodes import FAST, Setting
 
 SIZES = (20, 30, 27, 40, 12)
-SECURE = eh.flower.SecureSums()
+SECURE, FEDAVG = eh.flower.SecureSums(), eh.FedAvg()
 
 
 class Masked(Setting):
@@ -37,14 +37,14 @@ class Masked(Setting):
         federation = changes.pop("federation", None) or ragged(sizes)
         super().__init__(directory, federation, network(torch.float64), **changes)
 
-    def run(self, method: eh.Algorithm = eh.FedAvg(), rounds: int = 3, **settings: Any) -> eh.Result:  # noqa: B008
+    def run(self, method: eh.Algorithm = FEDAVG, rounds: int = 3, **settings: Any) -> eh.Result:
         return super().run(
             method, rounds, **{**FAST, "by_client": False, "secure": SECURE, **settings}
         )
 
     def plain_sums(
         self,
-        method: eh.Algorithm = eh.FedAvg(),  # noqa: B008
+        method: eh.Algorithm = FEDAVG,
         rounds: int = 3,
         lost: Iterable[tuple[str, int, int]] = (),
         **settings: Any,
@@ -99,6 +99,8 @@ class _Summing:
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         heard = [it for it in ids.tolist() if (work.name, round, it) not in self.lost]
+        if not heard:
+            return Replies(ids[:0], {}, {})
         replies = {it: self._reply(work, task, ids, it, round) for it in heard}
         return self._summed(question(work), [replies], len(ids), heard)[0]
 
@@ -106,6 +108,8 @@ class _Summing:
         self, look: Look, work: Work, task: Task, ids: Tensor, round: int
     ) -> tuple[Replies, Replies]:
         heard = [it for it in ids.tolist() if (work.name, round, it) not in self.lost]
+        if not heard:
+            return Replies(ids[:0], {}, {}), Replies(ids[:0], {}, {})
         looks = {
             it: self._reply(look.work, look.task, look.ids, it, round)
             for it in look.ids.tolist()
@@ -151,7 +155,7 @@ class _Summing:
 
 def about(message: Message) -> dict[str, Any]:
     """The plain values of a message."""
-    return dict(message.content["about"])
+    return dict(message.content.get("about", {}))
 
 
 def vector(message: Message) -> np.ndarray[Any, Any]:

@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 
 class Declined(EvenhandError):
-    """The node does not answer, and says why in words that reveal nothing about its data."""
+    """The node does not answer, and says why in words that reveal nothing about its data.
+
+    ``refuses``: whether its owner's rules are the reason.
+    """
+
+    refuses = True
 
 
 class TooLarge(ValueError):

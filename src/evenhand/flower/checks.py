@@ -34,6 +34,8 @@ Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 class NotFinite(Declined):
     """A client's training ended in infinity or NaN, and nothing is sent."""
 
+    refuses = False
+
 
 class RollCall:
     """Who has answered in one exchange. Refuses a reply to another task before reading its tensors.

@@ -119,6 +119,10 @@ class Membership:
             if self._node_of.get(client) in present
         }
 
+    def ask_again(self, client: int) -> None:
+        """Ask a client's node for its report before its next task: its keys have changed."""
+        self._node_of.pop(client, None)
+
     def wait_for_someone(self, round: int) -> None:
         """Wait until a client has a node, so that no round passes without training."""
         patience, clients = self._link.limits.patience, list(range(len(self.roster.clients)))

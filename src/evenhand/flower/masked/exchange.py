@@ -46,6 +46,7 @@ from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 
+OTHER_KEY = "(rule: in the list)"  # a node that has lost its keys refuses a list with old ones
 WIDER = 2  # times that clients are asked again after an overflow
 
 
@@ -201,6 +202,8 @@ class MaskedExchange:
             reply, about = self._asking.read(client, message, size)
         except Failed as error:
             roll.answer(client, {})
+            if OTHER_KEY in str(error):
+                self._asking.membership.ask_again(client)
             note(round, client, error.kind, f"is skipped: {error}")
             return
         except ValueError as error:

@@ -16,7 +16,7 @@ from evenhand.secure import Identity, Ledger, Node, Trust, fingerprint
 
 log = logging.getLogger(__name__)
 
-LEDGER = "masks.db"  # in the node's state-dir: its private keys, and what it has answered
+LEDGER = "masks.json"  # in the node's state-dir: its private keys, and what it has answered
 
 
 def node_of(config: Mapping[str, Any], policy: Policy, folder: Path, name: str, run: str) -> Node:
