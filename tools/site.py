@@ -53,7 +53,8 @@ ORDER = {
         *("privacy", "deploy", "operate", "from-flower"),
     ],
     "explanation": [
-        *("which-fairness", "choosing-a-method", "intervals", "what-the-server-sees", "engines"),
+        *("which-fairness", "choosing-a-method", "intervals", "what-the-server-sees"),
+        *("masked-sums", "engines"),
         *("federation", "theory", "hcvar", "bounds", "bounds-and-papers"),
     ],
     "reference": ["index", "api", "methods", "command-line", "spec", "run-directory", "errors"],

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from evenhand.data.tables.encoding import Encoding
     from evenhand.data.tables.files import read_table
     from evenhand.data.views import View
-    from evenhand.engines import Engine, Loop, Vmap
+    from evenhand.engines import Engine, Loop, Masked, Vmap
     from evenhand.errors import (
         CallbackError,
         ClientError,
@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from evenhand.page.card.writing import card
     from evenhand.page.report import report
     from evenhand.papers.reproduction import Reproduction, reproduce
+    from evenhand.secure.settings import SecureSums
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.exporting import export
@@ -152,7 +153,7 @@ _HOME = {
     "data.views": ["View"],
     "data.tables.encoding": ["Encoding"],
     "data.tables.files": ["read_table"],
-    "engines": ["Engine", "Loop", "Vmap"],
+    "engines": ["Engine", "Loop", "Masked", "Vmap"],
     "errors": [
         "CallbackError",
         "ClientError",
@@ -161,6 +162,7 @@ _HOME = {
         "RunError",
         "SpecError",
     ],
+    "secure.settings": ["SecureSums"],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
@@ -272,6 +274,7 @@ __all__ = [
     "Loop",
     "LossGuard",
     "MFairFL",
+    "Masked",
     "Metric",
     "Model",
     "Moment",
@@ -291,6 +294,7 @@ __all__ = [
     "Run",
     "RunError",
     "RunInfo",
+    "SecureSums",
     "Settings",
     "Spec",
     "SpecError",

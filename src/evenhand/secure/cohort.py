@@ -133,7 +133,7 @@ class Cohort:
         columns = [weights] + [
             [weight * scale for weight, scale in zip(weights, scales, strict=True)]
             for scales in zip(*(member.scales for member in self.members), strict=True)
-            if any(scales)  # zeros for everybody scale nothing
+            if any(scales)  # zeros for all make nobody stand out
         ]
         for column in columns:
             found = effective(column)

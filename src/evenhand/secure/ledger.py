@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from evenhand.errors import EvenhandError
 from evenhand.secure.context import Context
-from evenhand.secure.keys import Announcement, Identity, NodeKey
+from evenhand.secure.keys import Announcement, Identity, NodeKey, fingerprint
 from evenhand.secure.refusals import Refused
 
 KEPT = 1000  # questions whose set of clients is remembered; older rounds are refused
@@ -72,16 +72,21 @@ class Ledger:
     # ---- what the rules need
 
     def pin(self, run: str, announced: Iterable[Announcement]) -> None:
-        """Remember who signs for a name; raises ``Refused`` if that has changed."""
+        """Remember who signs for a name, in all runs; raises ``Refused`` if that has changed."""
         with self._open() as book:
-            pins = _run(book, run)["pins"]
+            owners, keys = book.setdefault("owners", {}), _run(book, run)["latest"]
             for one in announced:
-                signer, epoch, key = pins.get(one.name, (one.signer, one.epoch, _text(one.key)))
-                if signer != one.signer:
+                if owners.setdefault(one.name, one.signer) != one.signer:
                     raise Refused("pinned keys", f"the owner of {one.name!r} has changed")
+                epoch, key = keys.get(one.name, (one.epoch, _text(one.key)))
                 if one.epoch < epoch or (one.epoch == epoch and _text(one.key) != key):
                     raise Refused("pinned keys", f"the key of {one.name!r} is not its latest one")
-                pins[one.name] = (one.signer, one.epoch, _text(one.key))
+                keys[one.name] = (one.epoch, _text(one.key))
+
+    def pinned(self) -> dict[str, str]:
+        """The fingerprints of the owners' keys that this node has seen, by the clients' names."""
+        with self._open() as book:
+            return {name: fingerprint(signer) for name, signer in book.get("owners", {}).items()}
 
     def answer(
         self, context: Context, name: str, given: bytes, draw: Callable[[], Answer]
@@ -175,7 +180,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _run(book: dict[str, Any], run: str) -> dict[str, Any]:
     found: dict[str, Any] = book.setdefault("runs", {}).setdefault(run, {})
-    for name in ("keys", "pins", "answered", "sets", "forgotten"):
+    for name in ("keys", "latest", "answered", "sets", "forgotten"):
         found.setdefault(name, {})
     return found
 

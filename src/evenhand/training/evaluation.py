@@ -201,8 +201,9 @@ class Judge:
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss") if name in columns}
 
     def outcomes(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Outcomes:
-        """Return (N,) the outcome of each evaluated sample; empty if the samples are elsewhere."""
-        if not isinstance(self.population, Federation):
+        """Return (N,) the outcome of each evaluated sample; empty if the samples are elsewhere, or
+        the server sees only sums."""
+        if not isinstance(self.population, Federation) or not self.exchange.by_client:
             return {"value": np.zeros(0)}
         with one_thread():  # like the evaluation
             return sample_outcomes(self.model, self.population.judged, params, personal)

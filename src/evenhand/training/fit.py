@@ -12,6 +12,7 @@ from typing import Unpack
 from torch import nn
 
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.sums_only import require_sums_only
 from evenhand.data.population import Population
 from evenhand.engines import Engine, choose, processes
 from evenhand.engines.auto import ENGINES
@@ -148,6 +149,8 @@ def train(
         # perhaps chosen by measuring: all processes use what the first has chosen
         engine = processes.from_first(lambda: engine)
     attached = engine.attach(model, federation, settings.seed)
+    if getattr(attached, "masked", False):
+        require_sums_only(method, census)
     exchange = processes.split(attached, model, federation)
     store, start = None, Start(state, {}, [], {})
     if out is not None:
