@@ -18,9 +18,9 @@ from flwr.app import Message
 from flwr.common.serde import message_from_proto, message_to_proto
 
 import evenhand as eh
+from evenhand.algorithms.sums_only import way_out
 from evenhand.flower import client_app, records
 from evenhand.flower.masked import told
-from evenhand.flower.masked.refusing import way_out
 from evenhand.flower.tryout.certificates import write_node_key
 from evenhand.secure import Cohort
 from tests.support.federations import METHODS, network, ragged

@@ -17,9 +17,9 @@ import evenhand as eh
 from evenhand import tree
 from evenhand.engines import Engine, Exchange, Loop
 from evenhand.engines.base import Look
+from evenhand.engines.totals import question
 from evenhand.engines.work import Work
 from evenhand.flower.masked import layout
-from evenhand.flower.masked.work import question
 from evenhand.messages import Replies, Reply, Task
 from evenhand.metrics.client_sums import COARSE
 from evenhand.model import Model

@@ -187,7 +187,7 @@ class _Run:
     def directory(self) -> Directory:
         """The run directory."""
         spec = run_spec(self.out, self.algorithm, self.module, self.settings)
-        return Directory(self.out, spec, self.algorithm, self.module)
+        return Directory(self.out, spec, self.algorithm, self.module, self.secure)
 
     def train(self, clients: int, watch: Watch) -> Result:
         """Wait for ``clients`` nodes and run all rounds."""

@@ -76,7 +76,7 @@ class Learned(NamedTuple):
     method: str
     when: str  # Markdown: with which settings, in which federations; "" in all
     seen: str
-    secure: str  # whether it is fit for secure sums: "yes", "no", or as the inner method
+    secure: str  # whether it is fit for masked sums: "yes", "no", or as the inner method
 
 
 def learned() -> list[Learned]:
@@ -129,7 +129,7 @@ def kinds() -> dict[str, str]:
 def learned_table() -> str:
     """:func:`learned` as the Markdown table of docs/explanation/what-the-server-sees.md."""
     lines = [
-        "| method | when | evenhand's server uses of one client | fit for secure sums |",
+        "| method | when | evenhand's server uses of one client | fit for masked sums |",
         "|---|---|---|---|",
     ]
     return (

@@ -9,10 +9,10 @@ from typing import Any
 from flwr.app import Array, RecordDict
 
 from evenhand import tree
+from evenhand.engines.totals import question
 from evenhand.engines.work import Work
 from evenhand.flower.asking import Asking
 from evenhand.flower.masked import layout, told
-from evenhand.flower.masked.work import question
 from evenhand.flower.packing import pack
 from evenhand.flower.registration import Registration
 from evenhand.messages import Entries, Reply, Task

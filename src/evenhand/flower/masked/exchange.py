@@ -17,6 +17,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from evenhand.engines.base import Look
+from evenhand.engines.totals import noise_of
 from evenhand.engines.work import Train, Work
 from evenhand.errors import RunError, first_line
 from evenhand.flower import bundle, records
@@ -53,7 +54,7 @@ WIDER = 2  # times that clients are asked again after an overflow
 class MaskedExchange:
     """Exchanges with masked sums; see :class:`evenhand.engines.base.Exchange`."""
 
-    here, by_client, cells = False, False, COARSE
+    here, by_client, masked, cells = False, False, True, COARSE
 
     def __init__(self, asking: Asking, text_of: Callable[[Work], str], secure: SecureSums) -> None:
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
@@ -184,7 +185,7 @@ class MaskedExchange:
         if before is not None:
             return replace(before.format.wider(), clients=clients)
         known = self._exponents.before(asked.name, asked.round)
-        noise = layout.noise_of(asked.asked[0].work, asked.asked[0].form.total)
+        noise = noise_of(asked.asked[0].work, asked.asked[0].form.total)
         return layout.format_of(arrays, clients, known, noise)
 
     def _receive(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenhand.algorithm import Algorithm, visible
-from evenhand.algorithms.wrapper import Wrapper
+from evenhand.algorithms.sums_only import refusal
 from evenhand.data.population import Census
 from evenhand.errors import RunError
 from evenhand.flower.proportion import BOUND
@@ -11,16 +11,6 @@ from evenhand.flower.roster import Roster
 from evenhand.secure import SecureSums, effective
 from evenhand.studies.methods import always_seen
 from evenhand.training.settings import Settings
-
-# variants of a method that need only sums
-VARIANTS = {
-    "TERM": "use TERM(t=...) with t from -20 to 20 and without exact=True",
-    "GIFAIR": "give the clients teams",
-    "FAFL": 'use FAFL(eta0="mean"), or a number',
-    "FairFed": "use FairFed(sums_only=True)",
-    "FedFB": 'use a notion between groups, such as FedFB(notion="demographic_parity")',
-}
-OTHERS = "use a method that needs only sums, such as FAFL, QFFL or TERM (see evenhand algorithms)"
 
 
 def refuse_settings(
@@ -50,18 +40,7 @@ def refuse_method(algorithm: Algorithm, census: Census | None = None) -> None:
     it does so in every federation."""
     seen = always_seen(algorithm) if census is None else visible(algorithm, census)
     if seen:
-        named = type(algorithm).__name__
-        raise ValueError(
-            f"masked sums hide single clients, but {named} needs of each client:"
-            f" {', '.join(seen)}; {way_out(algorithm)}"
-        )
-
-
-def way_out(algorithm: Algorithm) -> str:
-    """What to use instead of a method that reads clients one by one."""
-    while isinstance(algorithm, Wrapper):
-        algorithm = algorithm.inner
-    return VARIANTS.get(type(algorithm).__name__, OTHERS)
+        raise ValueError(refusal(algorithm, seen))
 
 
 def refuse_clients(

@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 
 from evenhand import tree
 from evenhand.data.federation import Federation
+from evenhand.engines.totals import noise_of, question
 from evenhand.engines.work import Evaluate, Work
 from evenhand.errors import first_line
 from evenhand.flower import records
@@ -84,7 +85,7 @@ class Masking:
     def reply(self, work: Work, reply: Reply, scores: Reply | None, limit: int) -> RecordDict:
         """The masked reply as a message."""
         found = layout.form(reply, scores)
-        noise = layout.noise_of(work, reply.total)
+        noise = noise_of(work, reply.total)
         numbers = layout.format_of(found, len(self.cohort.members), self.told.exponents, noise)
         weight = layout.own_weight(found)
         vector, _ = numbers.encode(found, weight, must_be_finite=False)
@@ -100,7 +101,7 @@ class Masking:
                 context,
                 self.told.settings,
                 self.own,
-                {f"{layout.WORK}/{path}": std for path, std in noise.items()} or None,
+                layout.in_vector(noise) or None,
                 numbers,
             )
         except Refused as error:
@@ -115,11 +116,6 @@ class Masking:
         }
         packed = torch.from_numpy(masked.vector.view("int64"))
         return records.reply_content(Reply({"masked": packed}), about, limit)
-
-
-def question(work: Work) -> str:
-    """What is asked, in the context of masks: a kind of work on a part of the data."""
-    return "/".join(filter(None, (work.name, work.part, getattr(work, "moment", ""))))
 
 
 def require_sums(work: Work, reply: Reply) -> None:

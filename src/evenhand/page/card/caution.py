@@ -8,17 +8,17 @@ from evenhand.page.card.subject import Subject
 from evenhand.studies.analysis.convergence import trend
 from evenhand.studies.analysis.writing import count_of
 
-NONE = (
-    "evenhand added no differential privacy and no secure aggregation. The model may reveal"
-    " something about samples that it was trained on."
-)
+MODEL = " The model may reveal something about samples that it was trained on."
+NONE = f"evenhand added no differential privacy and did not mask replies.{MODEL}"
+MASKED = f"{server.MASKED} evenhand added no differential privacy.{MODEL}"
 
 
 def privacy(subject: Subject) -> Section:
     """What the server learned of single clients, and what protected them."""
     study = subject.study
     row = server.row_of(study, subject.label)
-    blocks: list[Block] = [Paragraph(NONE)]
+    masked = any("masked" in run.get("federation", {}) for run in study.about)
+    blocks: list[Block] = [Paragraph(MASKED if masked else NONE)]
     if not row:
         blocks.append(Paragraph("The run does not record what the server saw."))
         return Section("privacy", server.heading(study), blocks)
@@ -32,7 +32,7 @@ def privacy(subject: Subject) -> Section:
         "seen of one client in training",
         "seen in evaluation",
         "stored only by the client",
-        "works with secure sums",
+        "works with masked sums",
     )
     rows = [list(pair) for pair in zip(headings, row[1:], strict=True)]
     caption = f"What the server sees of a single client with {subject.label}."
