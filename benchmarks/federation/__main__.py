@@ -2,7 +2,7 @@
 nodes.
 
     python -m benchmarks.federation [--rounds 6] [--turns 2] [--nodes 4] [--json FILE] [--check]
-                                    [--masked] [--hidden 200]
+                                    [--masked] [--hidden 200] [--only 'torch.optim|masked']
 
 One SuperLink and four SuperNodes, real processes with TLS and node keys on this machine, serve all
 runs; the runs take turns. A network of 22,210 parameters, 500 samples a node, one epoch of batches
@@ -23,6 +23,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -232,6 +233,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--check", action="store_true", help="fail where a ratio is above its bar")
     parser.add_argument("--masked", action="store_true", help="time masked sums, too")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="rows whose name matches; keep torch.optim, to which the others are compared",
+    )
     parser.add_argument("--hidden", type=int, default=200, help="units of the hidden layer")
     arguments = parser.parse_args()
     if arguments.rounds < 3:
@@ -239,7 +246,11 @@ def main() -> None:
     if arguments.hidden != HIDDEN:  # every process reads it when it starts
         os.environ["BENCHMARK_HIDDEN"] = str(arguments.hidden)
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.federation", *sys.argv[1:]])
-    contestants = CONTESTANTS + (MASKED if arguments.masked else ())
+    contestants = tuple(
+        one
+        for one in CONTESTANTS + (MASKED if arguments.masked else ())
+        if re.search(arguments.only, one.name)
+    )
     rows = measure(contestants, arguments.rounds, arguments.turns, arguments.nodes)
     machine = f"{describe()}, flwr {version('flwr')}"
     print(
