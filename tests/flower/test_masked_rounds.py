@@ -3,7 +3,9 @@ the bit, whoever drops out, and nothing else."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from evenhand.algorithm import visible
 from tests.support.federations import METHODS, ragged
-from tests.support.flower_masks import SIZES, Masked
-from tests.support.flower_nodes import flat
+from tests.support.flower_masks import SECURE, SIZES, Masked
+from tests.support.flower_nodes import FAST, flat, one_client
 
 SUMS_ONLY = [name for name in METHODS if not visible(METHODS[name], ragged(SIZES).census())]
 
@@ -36,3 +38,64 @@ def test_every_method_of_sums_gives_what_fixed_point_gives_to_the_bit(
     result = setting.run(METHODS[method], weights="uniform")
     assert_equal(result, setting.plain_sums(METHODS[method], weights="uniform"))
     assert {row["answered"] for row in result.history_rows} == {5}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "qffl", "fafl", "ditto", "fedminmax"])
+@pytest.mark.parametrize("evaluate", ["with training", "after training"])
+def test_the_simulators_engine_gives_the_same(method: str, evaluate: str, tmp_path: Path) -> None:
+    """``eh.Masked`` masks, too; without masks it only rounds."""
+    setting, settings = Masked(tmp_path), {"weights": "uniform", "evaluate": evaluate}
+    result = setting.run(METHODS[method], **settings)
+    for masks in (False, True):
+        engine = eh.Masked(SECURE, engine="loop", masks=masks)
+        settings_here = {**FAST, **settings, "rounds": 3, "engine": engine}
+        assert_equal(
+            result, eh.fit(setting.module, setting.federation, METHODS[method], **settings_here)
+        )
+
+
+def test_a_sum_that_hardly_counts_more_than_one_client_is_spoken_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """q-FFL gives the client with the highest loss nearly all weight, by design."""
+    held = [one_client(ragged(SIZES), client) for client in range(5)]
+    held[2].train.x.mul_(30.0)
+    setting = Masked(tmp_path, data=held)
+    setting.run(eh.QFFL(q=25.0), rounds=1)
+    told = [it.message for it in caplog.records if "fewer than least = 3" in it.message]
+    assert len(told) == 1
+    assert "it may show the worst client's update" in told[0]
+
+
+@dataclass(frozen=True)
+class WithNoise(eh.LocalWork):
+    """Until every LocalWork has it."""
+
+    noise: Any = None
+
+
+@dataclass(frozen=True)
+class Noisy(eh.Algorithm):
+    """FedAvg whose clients add noise to the step in shares."""
+
+    std: float = 0.0
+
+    def local_work(self) -> eh.LocalWork:
+        return WithNoise(noise=self._noise if self.std else None)
+
+    def _noise(self, total: Any) -> Any:
+        return {"delta": eh.tree.map(lambda leaf: torch.tensor(self.std), total["delta"])}
+
+
+def test_clients_add_noise_in_shares_before_they_mask(tmp_path: Path) -> None:
+    """Five clients add variance s^2/4 each, for at least four answers."""
+    moved = {}
+    for std in (0.0, 3.0):
+        method = Noisy(std)
+        setting = Masked(tmp_path / f"{std}", algorithm=method)
+        result = setting.run(method, rounds=1)
+        moved[std] = torch.cat([value.reshape(-1) for value in result.params.values()])
+    noise = moved[3.0] - moved[0.0]
+    assert len(noise) == 75
+    # a standard deviation from 75 numbers is right to 8 %
+    assert float(noise.std()) == pytest.approx(3 * (5 / 4) ** 0.5, rel=0.35)
