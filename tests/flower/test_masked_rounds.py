@@ -58,10 +58,11 @@ def test_a_sum_that_hardly_counts_more_than_one_client_is_spoken_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """q-FFL gives the client with the highest loss nearly all weight, by design."""
-    held = [one_client(ragged(SIZES), client) for client in range(5)]
+    sizes = (1, 30, 7, 40, 12)  # by these weights alone they are 3.007 clients
+    held = [one_client(ragged(sizes), client) for client in range(5)]
     held[2].train.x.mul_(30.0)
-    setting = Masked(tmp_path, data=held)
-    setting.run(eh.QFFL(q=25.0), rounds=1)
+    setting = Masked(tmp_path, sizes, data=held)
+    setting.run(eh.QFFL(q=5.0), rounds=1)
     told = [it.message for it in caplog.records if "fewer than least = 3" in it.message]
     assert len(told) == 1
     assert "it may show the worst client's update" in told[0]

@@ -157,7 +157,7 @@ def test_a_holder_opens_one_set_of_clients_that_is_large_enough(
     lie(again)
     reply = setting.grid.app(again, setting.grid.contexts[node])
     fault = records.fault_in(reply.content)
-    assert "it opens no masks: " in fault
+    assert "it refuses to open masks: " in fault
     # four of five are another set; three are too few
     assert f"(rule: {rule})" in fault
     whole = setting.grid.app(message, setting.grid.contexts[node])

@@ -51,7 +51,7 @@ def _opened(content: RecordDict, context: Context, policy: Policy) -> RecordDict
             cohort.member(number).own,
         )
     except Refused as error:
-        raise Declined(f"it opens no masks: {first_line(error)}") from error
+        raise Declined(f"it refuses to open masks: {first_line(error)}") from error
     plain: dict[str, Any] = {
         "format": FORMAT,
         "client": number,

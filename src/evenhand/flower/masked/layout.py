@@ -32,7 +32,8 @@ def format_of(
         exponents: by path in the vector.
         noised: by path in the work's total, what gets noise.
     """
-    weights, paths = own_weight(found) is not None, list(in_vector(noised))
+    # with noise, the weights' sums would be a release without
+    weights, paths = own_weight(found) is not None and not noised, list(in_vector(noised))
     return Format.of(found, clients, exponents, weights, paths, depth=2)
 
 
