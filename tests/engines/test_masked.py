@@ -323,11 +323,15 @@ class Diverging(eh.FedAvg):
         return eh.Reply({**reply.total, "delta": tree.scale(reply.total["delta"], factor)}), memory
 
 
-def test_a_client_whose_values_are_not_finite_sends_nothing() -> None:
+def test_a_client_whose_values_are_not_finite_sends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for engine in (masked(), masked(masks=False), Loop()):
         found = train(Diverging(), engine, rounds=1)
         assert found.history_rows[0]["left_out"] == "0"
         assert all(value.isfinite().all() for value in found.params.values())
+    assert caplog.text.count("client 0 sends nothing, because its values are not finite") == 2
+    assert "1 of 1 rounds clients were skipped for the reasons logged above" in caplog.text
 
 
 def test_evaluation_goes_by_coarse_sums() -> None:
@@ -394,5 +398,5 @@ def test_clients_add_noise_in_shares(masks: bool) -> None:
         draws.append(torch.cat([leaf.flatten() for leaf in tree.leaves(difference)]))
     values = torch.cat(draws)  # 40 draws of 75 numbers; four answer where three are enough
     assert len(values.unique()) == len(values)
-    assert abs(float(values.mean())) < 4 * 0.58 / math.sqrt(len(values))
-    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.05)
+    assert abs(float(values.mean())) < 5 * 0.58 / math.sqrt(len(values))
+    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.08)

@@ -118,10 +118,10 @@ def test_a_late_reply_stays_unreadable() -> None:
         seed = combined(shares)
         assert committed(seed, PAIR, c, other, 4) in server._commitments[other]
         add_mask(rest, seed, PAIR, c, minus=False)  # client 4 has subtracted all its pair masks
-    assert looks_uniform(rest) > 1e-4
+    assert looks_uniform(rest) > 1e-6
     answer = team.nodes[4].ledger.answer(team.context, "clinic-4", given_of(team, 4), lambda: None)
     add_mask(rest, answer.mask, OWN, c, minus=True)
-    assert looks_uniform(rest) == 0
+    assert looks_uniform(rest) < 1e-12
     assert (rest == team.format.encode(totals[4])[0]).all()
 
 

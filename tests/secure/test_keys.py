@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from math import floor
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_identity_keys_are_read_and_sign(kind: str, form: str, tmp_path: Path) -
         {"signature": announced.signature[:-1]},
         {"signer": Identity.new().public},
         {"signer": "nonsense"},
+        {"signer": f"{announced.signer} the same key in another spelling"},
     ]
     for change in changes:
         with pytest.raises(Refused, match="rule: signed keys"):
@@ -171,3 +173,25 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
         SecureSums(**wrong)
     SecureSums(threshold=4).check(6)
     SecureSums(mode="strict").check(3)
+
+
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    """Importing evenhand, and rounding without masks, need no cryptography; nodes no torch."""
+    code = """
+import sys
+import evenhand.secure
+loaded = {"torch", "cryptography", "Crypto"} & set(sys.modules)
+assert not loaded, loaded
+if sys.argv[1] == "without":
+    sys.modules["cryptography"] = None
+evenhand.secure.Node
+assert "torch" not in sys.modules
+"""
+    ends = {
+        how: subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True)
+        for how in ("with", "without")
+    }
+    assert ends["with"].returncode == 0, ends["with"].stderr
+    assert ends["without"].stderr.strip().splitlines()[-1] == (
+        "ImportError: masked sums need cryptography and pycryptodome: pip install evenhand[privacy]"
+    )

@@ -16,7 +16,7 @@ from tests.support.masked import Party, context_of, party
 DRAWS = 1_000_000
 
 
-@pytest.mark.parametrize("sigma", [3.0, 1000.5, 2.0**30, 2.0**47])
+@pytest.mark.parametrize("sigma", [3.0, 1000.5, 2.0**30, 2.0**52])
 def test_moments(sigma: float) -> None:
     drawn = discrete_gaussian(sigma, DRAWS, Bits(b"seed" * 8)).astype(np.float64) / sigma
     assert abs(drawn.mean()) < 0.01
@@ -81,7 +81,7 @@ def test_the_sum_has_at_least_the_noise_that_is_wanted(colluding: int, dropped: 
     values, wanted = found["delta"]["w"], 0.3 * math.sqrt((5 - dropped) / (4 - colluding))
     assert abs(values.mean()) < 0.02 * wanted
     assert values.std() == pytest.approx(wanted, rel=0.01)
-    assert stats.kstest(values / wanted, "norm").pvalue > 1e-3
+    assert stats.kstest(values / wanted, "norm").pvalue > 1e-6
     grid = values * 2.0 ** team.format.scale(team.format.leaves[0])
     assert (grid == np.rint(grid)).all()
     assert found["loss"][0] != 0
@@ -118,7 +118,7 @@ def test_noise_that_does_not_fit_the_grid_is_refused() -> None:
     vector = Format.of(form, 4).encode(form)[0]
     cases = [
         ({"model/w": 1e-12}, 20, "too coarse"),
-        ({"model/w": 1e9}, 20, "at most 2\\^48 steps"),
+        ({"model/w": 1e9}, 20, "at most 2\\^52 steps"),
         ({"loss": 1.0}, 20, r"fixed-point leaves; \['loss'\] are not"),
     ]
     for deviations, exponent, match in cases:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenhand.secure import Decoded, Format, NotCancelled, NotFinite, Overflow
@@ -25,6 +25,7 @@ def summed(format: Format, totals: list[dict], weights: list[float] | None = Non
     return format.decode(found, len(totals))
 
 
+@settings(deadline=None)
 @given(st.lists(finite, min_size=1, max_size=64))
 def test_limbs_are_as_exact_as_fsum(values: list[float]) -> None:
     limbs = to_limbs(np.array(values)).sum(0, keepdims=True)
@@ -51,6 +52,7 @@ def test_a_value_that_is_not_finite_makes_its_own_entry_nan() -> None:
     assert np.isnan(found[1:]).all()
 
 
+@settings(deadline=None)
 @given(
     st.integers(2, 64),
     st.integers(-100, 100),

@@ -162,12 +162,15 @@ class MaskedExchange:
         totals = {}
         for place, client in enumerate(ids.tolist()):
             if self._drops("before", client):
+                log.info("round %d: client %d drops out", round + 1, client)
                 continue
             own = tree.map(lambda leaf, place=place: leaf[place : place + 1], task.own)
             one = ids[place : place + 1]
             replies = self.inner.exchange(work, Task(task.shared, own), one, round)
             if not len(replies.ids):
-                continue  # not finite: it sends nothing
+                what = "round %d: client %d sends nothing, because its values are not finite"
+                log.warning(what, round + 1, client)
+                continue
             if replies.each:
                 algorithm = getattr(work, "algorithm")  # noqa: B009 (not of every kind of work)
                 raise ValueError(refusal(algorithm, tuple(replies.each)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,8 @@ class MaskedSum:
             raise Void(f"none of {len(ids)} clients has answered; the round has no sum")
         self.totals, self.form = totals, next(iter(totals.values()))
         self.noise = noise_of(work, tensors(self.form, self.form, torch.device("cpu")))
-        weights = own_weight(self.form) is not None
+        # a private run releases nothing without noise
+        weights = own_weight(self.form) is not None and not self.noise
         self.format = Format.of(self.form, len(ids), exponents, weights, self.noise)
 
     def sum(self, number: int) -> tuple[list[int], Decoded]:
@@ -96,7 +98,7 @@ class MaskedSum:
                 return sending, total(number, cohort, sending, holding)
             except Overflow as error:
                 log.warning("round %d: %s", self.round + 1, error)
-                self.format = self.format.wider()
+                self.format = replace(self.format.wider(), clients=len(sending))
         raise RunError(
             f"in round {self.round + 1}, totals are beyond the range of masked sums after {TRIES}"
             " tries; the run has probably diverged: try a smaller lr"

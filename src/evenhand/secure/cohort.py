@@ -21,6 +21,9 @@ MOST = 1 << 24  # client numbers are smaller
 class Member:
     """A client in the list.
 
+    Each node must compare its own coefficient and scales with the task it got: together, the nodes
+    then know that all of them are true.
+
     Args:
         number: the client's number; masks go by it.
         announced: its name, key, epoch and their signature.

@@ -186,7 +186,7 @@ def _is_signed(announced: Announcement) -> bool:
             public.verify(announced.signature, announced.signed, ECDSA(SHA384()))
     except (InvalidSignature, ValueError):
         return False
-    return True
+    return announced.signer == _openssh(public)  # one spelling: owners are counted by it
 
 
 @dataclass(frozen=True)

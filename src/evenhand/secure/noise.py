@@ -29,7 +29,7 @@ from evenhand.secure.primitives import derived, stream
 
 Integers = NDArray[np.int64]
 
-FINEST, COARSEST = 2.0**4, 2.0**48  # standard deviations in steps of the grid that can be drawn
+FINEST, COARSEST = 2.0**4, 2.0**52  # standard deviations in steps of the grid that can be drawn
 AT_ONCE = 1 << 16
 
 
@@ -67,7 +67,7 @@ def discrete_gaussian(sigma: float, count: int, bits: Bits) -> Integers:
     """Integers x (count,) with probabilities proportional to exp(-x^2 / 2 sigma^2)."""
     if not sigma <= COARSEST:
         raise ValueError(
-            "noise must have a standard deviation of at most 2^48 steps of the grid, got"
+            "noise must have a standard deviation of at most 2^52 steps of the grid, got"
             f" {sigma:g}; give the leaf a larger exponent"
         )
     found = np.zeros(count, dtype=np.int64)

@@ -196,7 +196,8 @@ class SingleServer(Server):
         self.algorithm = self.client = algorithm
         self.client_at_last = algorithm.local_work().last
         self.local, self.seed, self.judge = settings.local, settings.seed, judge
-        self.link, self.here = exchange, exchange.here
+        # masked clients can drop out, too
+        self.link, self.here = exchange, exchange.here and not getattr(exchange, "masked", False)
         self.state, memories, history, tracked, self.ending = start
         if memories:
             self.link.memories = memories
