@@ -20,7 +20,7 @@ from flwr.app import Message
 import evenhand as eh
 from evenhand import tree
 from evenhand.flower import records
-from evenhand.flower.masked.pending import FOLDER
+from evenhand.flower.masked.pending import FOLDER, Exponents
 from evenhand.flower.tryout.certificates import write_node_key
 from tests.support.flower_faults import Dying, Killed
 from tests.support.flower_masks import SIZES, Masked, about, vector
@@ -269,6 +269,20 @@ def test_a_node_that_has_lost_its_keys_comes_back_with_new_ones(
     result = setting.run(rounds=4)
     assert [row["answered"] for row in result.history_rows] == [5, 4, 5, 5]
     assert "the list has another key for '2'" in caplog.text
+
+
+def test_ranges_follow_from_the_last_sum_before_a_round_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    known = Exponents(tmp_path)
+    assert known.before("train/train", 0) == {}
+    known.note("train/train", 0, {"work/delta/a": 3})
+    known.note("train/train", 1, {"work/delta/a": 5})
+    for found in (known, Exponents(tmp_path)):
+        # a round that is repeated begins as it did
+        assert found.before("train/train", 1) == {"work/delta/a": 3}
+        assert found.before("train/train", 4) == {"work/delta/a": 5}
+        assert found.before("survey/train/before", 4) == {}
 
 
 # ---- what the server keeps

@@ -94,6 +94,16 @@ def nobody_else(message: Message) -> None:
     message.content["trees"] = changed["trees"]
 
 
+def nobody_else_in_secret(message: Message) -> None:
+    """The same, and the list says so, but hides it behind another coefficient."""
+    nobody_else(message)
+    record, client = message.content["about"], about(message)["client"]
+    cohort = Cohort.unpacked(record[told.COHORT])
+    own = told.digest_of(message.content["trees"]["own"].data)
+    members = [replace(it, own=own) if it.number == client else it for it in cohort.members]
+    record[told.COHORT] = Cohort(tuple(members)).packed()
+
+
 def another_set(message: Message) -> None:
     """A second sum about the same model, without one client."""
     record = message.content["about"]
@@ -116,6 +126,7 @@ def too_few(message: Message) -> None:
         (with_cohort(lambda cohort: Cohort(cohort.members[1:])), "in the list"),
         (with_cohort(lambda cohort: Cohort(cohort.members[:2])), "enough others"),
         (nobody_else, "same task"),
+        (nobody_else_in_secret, "same task"),
     ],
 )
 def test_a_node_names_the_rule_that_a_list_breaks(
