@@ -50,7 +50,7 @@ ORDER = {
             "several-machines",
         ),
         *("federation", "federation-security", "robust"),
-        *("privacy", "deploy", "operate", "from-flower"),
+        *("privacy", "masked-sums", "deploy", "operate", "from-flower"),
     ],
     "explanation": [
         *("which-fairness", "choosing-a-method", "intervals", "what-the-server-sees"),

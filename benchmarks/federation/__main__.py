@@ -2,6 +2,7 @@
 nodes.
 
     python -m benchmarks.federation [--rounds 6] [--turns 2] [--nodes 4] [--json FILE] [--check]
+                                    [--masked] [--hidden 200] [--only 'torch.optim|masked']
 
 One SuperLink and four SuperNodes, real processes with TLS and node keys on this machine, serve all
 runs; the runs take turns. A network of 22,210 parameters, 500 samples a node, one epoch of batches
@@ -9,7 +10,10 @@ of 32. A round is the time from one sending of training tasks to the next, as ei
 the first round is left out. Compared are rounds with the same exchanges: training alone, and
 training followed by evaluation. --check fails where evenhand's rounds take more than 1.10 times
 those of Flower's FedAvg with a client that uses torch.optim, as its users write it; beside it,
-without a bar, stands one that makes its steps by hand. Processor time of a message is that of all
+without a bar, stands one that makes its steps by hand. With --masked, rounds with masked sums are
+timed, too; their evaluation is in the message that trains, and the bars are 1.15 in strict mode and
+1.40 with the message that opens the sum. --hidden 9009 makes a network of a million parameters.
+Processor time of a message is that of all
 processes at the nodes in a run by the number of its messages, of every kind.
 """
 
@@ -19,6 +23,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -29,7 +34,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.federation.problem import TESTED, network, read_data, write_data
+from benchmarks.federation.problem import HIDDEN, TESTED, network, read_data, write_data
 from benchmarks.machine import describe
 from evenhand.flower import Loopback
 
@@ -53,6 +58,7 @@ rounds = 1
 clients = 1
 evaluate = false
 by-hand = false
+secure = ""
 stamps = ""
 out = ""
 """
@@ -65,14 +71,21 @@ class Contestant(NamedTuple):
     side: str  # the module with its apps
     evaluate: bool
     by_hand: bool = False
+    secure: str = ""  # mode of masked sums
+    most: float | None = None  # times Flower's round that is allowed
 
 
 CONTESTANTS = (
     Contestant("Flower's FedAvg, torch.optim", "theirs", False),
     Contestant("Flower's FedAvg, steps by hand", "theirs", False, by_hand=True),
-    Contestant("evenhand's FedAvg", "ours", False),
+    Contestant("evenhand's FedAvg", "ours", False, most=MOST_RATIO),
     Contestant("Flower's FedAvg, torch.optim", "theirs", True),
-    Contestant("evenhand's FedAvg", "ours", True),
+    Contestant("evenhand's FedAvg", "ours", True, most=MOST_RATIO),
+)
+MASKED = tuple(
+    Contestant(f"masked sums, {mode}", "masked", evaluate, secure=mode, most=most)
+    for evaluate in (False, True)
+    for mode, most in (("strict", 1.15), ("recover", 1.40))
 )
 
 
@@ -83,8 +96,9 @@ def write_app(place: Path, side: str) -> Path:
     (app / "pyproject.toml").write_text(PROJECT.format(side=side))
     (app / side / "__init__.py").touch()
     for end in ("client", "server"):
+        module = f"{side}_{end}" if side == "masked" else side
         (app / side / f"{end}_app.py").write_text(
-            f"from benchmarks.federation.{side} import {end}\n\napp = {end}\n"
+            f"from benchmarks.federation.{module} import {end}\n\napp = {end}\n"
         )
     return app
 
@@ -100,7 +114,8 @@ def run(
         "clients": nodes,
         "evaluate": contestant.evaluate,
     }
-    config |= {"by-hand": contestant.by_hand, "stamps": str(out / "stamps.json"), "out": str(out)}
+    config |= {"by-hand": contestant.by_hand, "secure": contestant.secure}
+    config |= {"stamps": str(out / "stamps.json"), "out": str(out)}
     before = _processor_time(federation)
     started = federation.run(app, config)
     status = started.wait(timeout=120 * rounds)
@@ -114,7 +129,7 @@ def run(
     if (
         len(trained) != rounds
         or any(row["messages"] != nodes for row in trained)
-        or len(evaluated) < contestant.evaluate * rounds
+        or len(evaluated) < contestant.evaluate * rounds * (not contestant.secure)
     ):
         raise RuntimeError(f"the run of {contestant.name} has missed messages: {rows}")
     accuracy = _accuracy(
@@ -163,21 +178,23 @@ def _accuracy(params: dict[str, torch.Tensor], files: list[Path]) -> float:
     return right / (len(files) * TESTED)
 
 
-def measure(rounds: int, turns: int, nodes: int) -> list[dict[str, Any]]:
+def measure(
+    contestants: tuple[Contestant, ...], rounds: int, turns: int, nodes: int
+) -> list[dict[str, Any]]:
     """A row for each contestant: the median over all turns."""
-    found: list[list[dict[str, Any]]] = [[] for _ in CONTESTANTS]
+    found: list[list[dict[str, Any]]] = [[] for _ in contestants]
     with tempfile.TemporaryDirectory(prefix="evenhand-federation-") as kept:
         place = Path(kept)
         files = [place / f"node-{node}.npz" for node in range(nodes)]
         for node, path in enumerate(files):
             write_data(path, node)
-        apps = {side: write_app(place, side) for side in ("theirs", "ours")}
+        apps = {side: write_app(place, side) for side in ("theirs", "ours", "masked")}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with Loopback(
             place / "federation", nodes, data=files, env={"PYTHONPATH": path}, cwd=place
         ) as federation:
             for turn in range(turns):
-                for i, contestant in enumerate(CONTESTANTS):
+                for i, contestant in enumerate(contestants):
                     out = place / f"out-{turn}-{i}"
                     found[i].append(
                         run(federation, apps[contestant.side], contestant, rounds, nodes, out)
@@ -189,7 +206,7 @@ def measure(rounds: int, turns: int, nodes: int) -> list[dict[str, Any]]:
                         file=sys.stderr,
                     )
     rows = []
-    for contestant, runs in zip(CONTESTANTS, found, strict=True):
+    for contestant, runs in zip(contestants, found, strict=True):
         medians = {
             name: statistics.median(run[name] for run in runs)
             for name in ("sent", "received", "processor", "accuracy")
@@ -214,23 +231,37 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="runs of each")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--check", action="store_true", help="fail where a ratio is above its bar")
+    parser.add_argument("--masked", action="store_true", help="time masked sums, too")
     parser.add_argument(
-        "--check", action="store_true", help=f"fail where a ratio is above {MOST_RATIO:.2f}"
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="rows whose name matches; keep torch.optim, to which the others are compared",
     )
+    parser.add_argument("--hidden", type=int, default=200, help="units of the hidden layer")
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3: the first and the last are not timed")
-    rows = measure(arguments.rounds, arguments.turns, arguments.nodes)
+    if arguments.hidden != HIDDEN:  # every process reads it when it starts
+        os.environ["BENCHMARK_HIDDEN"] = str(arguments.hidden)
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.federation", *sys.argv[1:]])
+    contestants = tuple(
+        one
+        for one in CONTESTANTS + (MASKED if arguments.masked else ())
+        if re.search(arguments.only, one.name)
+    )
+    rows = measure(contestants, arguments.rounds, arguments.turns, arguments.nodes)
     machine = f"{describe()}, flwr {version('flwr')}"
     print(
         f"`python -m benchmarks.federation {' '.join(sys.argv[1:])}`\n\n{machine},"
         f" {arguments.nodes} nodes\n"
     )
     print(
-        "| a round of | | s | from - to | times Flower's | CPU s of a message | bytes of tensors in"
-        " a task | in a reply |"
+        "| a round of | | s | from - to | times Flower's | bar | CPU s of a message | bytes of"
+        " tensors in a task | in a reply |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     ratios = []
     for row in rows:
         reference = next(
@@ -239,8 +270,8 @@ def main() -> None:
             if other["evaluate"] == row["evaluate"] and other["side"] == "theirs"
         )
         ratio = row["round"] / reference["round"]
-        if row["side"] == "ours":
-            ratios.append(ratio)
+        if row["most"] is not None:
+            ratios.append(ratio / row["most"])
         exchanges = "training, then evaluation" if row["evaluate"] else "training"
         span = f"{row['rounds'][0]:.1f} - {row['rounds'][-1]:.1f}"
         cells = (
@@ -249,6 +280,7 @@ def main() -> None:
             f"{row['round']:.1f}",
             span,
             f"{ratio:.2f}",
+            "" if row["most"] is None else f"≤ {row['most']:.2f}",
             f"{row['processor']:.2f}",
         )
         print(f"| {' | '.join(cells)} | {row['sent']:,.0f} | {row['received']:,.0f} |")
@@ -256,8 +288,8 @@ def main() -> None:
         arguments.json.write_text(
             json.dumps({"machine": machine, "nodes": arguments.nodes, "rows": rows}, indent=1)
         )
-    if arguments.check and max(ratios) > MOST_RATIO:
-        sys.exit(f"not reached: at most {MOST_RATIO:.2f} times a round of Flower's FedAvg")
+    if arguments.check and max(ratios) > 1:
+        sys.exit("not reached: a row takes more times Flower's round than its bar allows")
 
 
 if __name__ == "__main__":

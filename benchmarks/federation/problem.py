@@ -4,6 +4,7 @@ torch, numpy and Flower."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +16,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import nn
 
-INPUTS, HIDDEN, CLASSES = 100, 200, 10
+INPUTS, CLASSES = 100, 10
+HIDDEN = int(os.environ.get("BENCHMARK_HIDDEN", "200"))
 TRAINED, TESTED = 500, 100  # samples of each node
 LR, BATCH = 0.1, 32
 

@@ -51,7 +51,7 @@ class Survey(NamedTuple):
 class Reply(NamedTuple):
     """What a client sends to the server.
 
-    Prefer ``total``: a method with an empty ``each`` can run under secure aggregation.
+    Prefer ``total``: a method with an empty ``each`` works with masked sums.
 
     Attributes:
         total: the server only sees its sum over clients.

@@ -62,7 +62,7 @@ class OneRound:
 
 
 def _with_all_groups(federation: eh.Federation, client: int) -> eh.Federation:
-    from evenhand.flower.client import with_groups
+    from evenhand.flower.node_data import with_groups
 
     return with_groups(one_client(federation, client), federation.group_names)
 

@@ -22,6 +22,7 @@ import evenhand as eh
 from evenhand import tree
 from evenhand.flower import records
 from tests.support.federations import network, ragged
+from tests.support.flower_masks import Masked
 from tests.support.flower_nodes import Setting
 
 # What torch and Flower load themselves is there before; the rest is printed.
@@ -65,6 +66,7 @@ from pathlib import Path
 import torch
 import evenhand as eh
 from tests.support.federations import network, ragged
+from tests.support.flower_masks import Masked
 from tests.support.flower_nodes import Setting
 
 result = Setting(Path(sys.argv[1]), ragged((30, 7, 40)), network()).run(eh.FedAvg(), rounds=2, by_client=False)
@@ -147,3 +149,47 @@ def test_a_server_loads_no_package_of_reports(tmp_path: Path) -> None:
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
     assert "evenhand" in loaded
     assert loaded.isdisjoint({"scipy", "pandas", "plotly", "matplotlib", "sympy"})
+
+
+MASKED_NODE = """
+import json, sys
+from pathlib import Path
+from flwr.app import Context, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity._run_id = TaskIdentity._task_id = TaskIdentity._node_id = 1
+
+from evenhand.flower import client_app
+
+def never(*given):
+    raise AssertionError("a message that opens masks needs neither model nor data")
+
+message = Message()
+message.ParseFromString((Path(sys.argv[1]) / "unmask").read_bytes())
+config = json.loads((Path(sys.argv[1]) / "config.json").read_text())
+app = client_app(never, never, share="masked")
+reply = app(message_from_proto(message), Context(1, 1, config, RecordDict(), {}))
+assert list(reply.content["about"]["opened"]), reply.content
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_node_opens_masks_without_torch_model_and_data(tmp_path: Path) -> None:
+    setting = Masked(tmp_path)
+    setting.run(rounds=1)
+    unmask = [it for it in setting.grid.sent if it.metadata.message_type == "query.unmask"][-1]
+    (tmp_path / "unmask").write_bytes(message_to_proto(unmask).SerializeToString())
+    context = setting.grid.contexts[unmask.metadata.dst_node_id]
+    (tmp_path / "config.json").write_text(json.dumps(dict(context.node_config)))
+    done = subprocess.run(
+        [sys.executable, "-c", MASKED_NODE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    assert "evenhand" in loaded
+    assert loaded.isdisjoint({"torch", "pandas", "scipy", "sklearn"})

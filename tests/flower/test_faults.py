@@ -206,7 +206,7 @@ def heard_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
     records = [
         record
         for record in caplog.records
-        if record.name.startswith("evenhand") and record.name != "evenhand.flower.client"
+        if record.name.startswith("evenhand") and record.name != "evenhand.flower.answering"
     ]
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 

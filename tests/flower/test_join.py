@@ -514,7 +514,7 @@ def test_a_node_whose_owner_shares_something_unknown_takes_no_part(
     with pytest.raises(TimeoutError, match="only 2 of 3 nodes"):
         setting.run(METHODS["fedavg"], rounds=1, patience=0.1, **FAST)
     assert (
-        "cannot take part: share in its node config must be one of sums, method, client"
+        "cannot take part: share in its node config must be one of masked, sums, method, client"
         in caplog.text
     )
 

@@ -197,7 +197,7 @@ def test_the_server_meets_the_daily_limit(tmp_path: Path) -> None:
         ('max-steps = "many"', "max-steps must be a whole number >= 1, got 'many'"),
         ("methods = 3", 'methods must be a list of names, such as ["train"], got 3'),
         ('train = ["training"]', 'part in train must be "train", "val" or "test"'),
-        ('share = "all"', 'share must be "sums", "method" or "client", got \'all\''),
+        ('share = "all"', 'share must be "masked", "sums", "method" or "client", got \'all\''),
         ('order = "mine"', 'order must be "node" or "server", got \'mine\''),
         ("codebook = 1", "codebook must be true or false, got 1"),
         ("audit = 1", "audit must be the path of a file, got 1"),

@@ -86,8 +86,7 @@ def algorithms(name: str | None) -> None:
     for method, line in lines.items():
         click.echo(f"{method:{width}}  {seen[method]:6}  {line}")
     click.echo(
-        "\nThe server sees: sums, only sums over clients, so the method works with secure"
-        " aggregation;"
+        "\nThe server sees: sums, only sums over clients, so the method works with masked sums;"
     )
     click.echo(
         "single, something from each client; either, which depends on its settings, on teams or on"

@@ -99,6 +99,11 @@ def flower() -> None:
     "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."
 )
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="Mask what nodes send, so that the server learns only sums over nodes.",
+)
+@click.option(
     "--compose",
     is_flag=True,
     help="Also write container files, as evenhand flower deploy does.",
@@ -114,6 +119,7 @@ def new(
     encoding: str | None,
     from_nodes: bool,
     clients: int,
+    secure: bool,
     compose: bool,
 ) -> None:
     """Create a Flower app in the new directory DIR.
@@ -140,7 +146,7 @@ def new(
         if not from_nodes or table is not None or label is None or encoding is not None:
             codebook, tables = _tables(table, *about, encoding, clients)
         source = codebook if codebook is not None and not from_nodes else _wanted(codebook, *about)
-        write_project(directory, source, method, clients, tables)
+        write_project(directory, source, method, clients, tables, secure)
         for hint in () if codebook is None else codebook.hints:
             click.echo(f"hint: {hint}", err=True)
         place = shlex.quote(str(directory))

@@ -75,6 +75,8 @@ def show(status: Status) -> None:
 
 def lines(status: Status) -> list[str]:
     """The state of a run, in words."""
+    from evenhand.flower.masked.described import in_words, settings_in
+
     rounds = f"round {status.done} of {status.rounds or '?'} done"
     found = [f"{status.run}: {rounds}; {_state(status)}"]
     if status.seconds is not None and status.last_seconds is not None:
@@ -86,7 +88,12 @@ def lines(status: Status) -> list[str]:
         )
     if status.moved and status.quiet_seconds is not None and status.state != "finished":
         found.append(f"last activity {_duration(status.quiet_seconds)} ago ({status.moved})")
+    if (settings := settings_in(Path(status.run))) is not None:
+        found.append(f"the server sees sums alone: {in_words(settings)}")
     for fault in status.others[-3:]:
+        if fault.get("kind") == "void":
+            found.append(f"round {fault.get('round')} was void: {fault.get('what')}")
+            continue
         found.append(f"{fault.get('name') or 'a node'} is not a client: {fault.get('what')}")
     found += [f"problem: {problem}" for problem in status.problems]
     return found

@@ -14,11 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.data.nested import Nested
+from evenhand.data.parts import PARTS as PARTS
 from evenhand.data.views import View, rows_of
 from evenhand.errors import require_kind
-
-PARTS = ("train", "val", "test")
-
 
 Features = Tensor | View | Nested
 

@@ -18,6 +18,16 @@ from evenhand.tree import Tree
 
 # rows of a task's own part that every task has
 COEFFICIENT, SHARE = "weight", "share"
+# what methods do with other numbers that a client is told alone; they may do either with names that
+# are not here
+MULTIPLIES, DIVIDES = "multiplies", "divides"
+EFFECTS: dict[str, tuple[str, ...]] = {
+    "alpha": (DIVIDES,),  # FAFL
+    "floor": (),  # FAFL
+    "scale": (MULTIPLIES,),  # GIFAIR
+    "base": (DIVIDES,),  # FairFed
+    "mean_distance": (DIVIDES,),  # FedHEAL
+}
 
 
 def question(work: Work) -> str:
@@ -78,7 +88,8 @@ def coefficients(task_own: Tree, place: int) -> tuple[float, tuple[float, ...]]:
         if name in (COEFFICIENT, SHARE) or not value.is_floating_point() or value.numel() != 1:
             continue
         size = abs(float(value))
-        scales += [size, 1 / size if size else 0.0]  # a method may multiply by it, or divide
+        for effect in EFFECTS.get(name.split("/")[-1], (MULTIPLIES, DIVIDES)):
+            scales.append(size if effect == MULTIPLIES or not size else 1 / size)
     return float(own.get(COEFFICIENT, torch.ones(()))), tuple(scales)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from evenhand.flower.server import server_app
     from evenhand.flower.tryout.certificates import write_certificates
     from evenhand.flower.tryout.loopback import Loopback
+    from evenhand.secure.settings import SecureSums
 
 __all__ = [
     "Admission",
@@ -32,6 +33,7 @@ __all__ = [
     "Columns",
     "Loopback",
     "Policy",
+    "SecureSums",
     "client_app",
     "server_app",
     "write_certificates",
@@ -44,6 +46,7 @@ _HOME = {
     "Codebook": "codebook",
     "Columns": "columns.wanted",
     "Policy": "policy",
+    "SecureSums": "evenhand.secure.settings",
     "Loopback": "tryout.loopback",
     "client_app": "client",
     "server_app": "server",
@@ -54,7 +57,9 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    home = _HOME[name]
+    home = home if home.startswith("evenhand.") else f"{__name__}.{home}"
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -19,8 +19,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from evenhand.errors import RunError, first_line
+from evenhand.flower.answering import Declined
 from evenhand.flower.policy import Policy, Refused
-from evenhand.flower.sharing import NotShared
 
 FILE, COUNTS = "audit.jsonl", "answered.sqlite"
 LONGEST = 2000  # letters of a text in the audit file
@@ -38,10 +38,10 @@ def audited(
     asked = _asked(content, context, kind)
     try:
         reply = answer()
-    except (Refused, NotShared) as error:
-        write_down(policy, folder, asked, "refused", first_line(error))
-        raise
     except Exception as error:
+        if isinstance(error, Declined) and error.refuses:
+            write_down(policy, folder, asked, "refused", first_line(error))
+            raise
         write_down(policy, folder, asked, "failed", type(error).__name__)
         raise
     write_down(policy, folder, asked, "answered")

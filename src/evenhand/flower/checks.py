@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.errors import EvenhandError
+from evenhand.flower.answering import Declined
 from evenhand.messages import Reply
 from evenhand.metrics.tallies import COUNTS
 from evenhand.tree import Tree
@@ -31,8 +31,10 @@ MOST = 2**53  # whole numbers up to here are added exactly in float64
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
 
-class NotFinite(EvenhandError):
+class NotFinite(Declined):
     """A client's training ended in infinity or NaN, and nothing is sent."""
+
+    refuses = False
 
 
 class RollCall:

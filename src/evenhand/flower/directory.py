@@ -21,8 +21,10 @@ from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
+from evenhand.flower.masked.described import check_same
 from evenhand.flower.weighing import WeighedPopulation
 from evenhand.local import LocalSGD, described_solver
+from evenhand.secure.settings import SecureSums
 from evenhand.studies.runs import directories
 from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
@@ -43,12 +45,14 @@ PLAIN = (
 
 @dataclasses.dataclass(frozen=True)
 class Directory:
-    """A directory for the one run of ``spec`` with ``algorithm`` and ``module``."""
+    """A directory for the one run of ``spec`` with ``algorithm`` and ``module``, and with masked
+    sums if it has ``secure``."""
 
     path: Path
     spec: Spec
     algorithm: Algorithm
     module: nn.Module
+    secure: SecureSums | None = None
 
     @property
     def folder(self) -> Path:
@@ -59,6 +63,7 @@ class Directory:
         """Refuse a directory that was started with other settings, before writing anything."""
         if not (self.path / "spec.toml").exists():
             return
+        check_same(self.path, self.secure)
         then, now = map(_compared, (directories.load_spec(self.path), self.spec))
         if then["evaluate"] == Spec.evaluate:
             del now[
@@ -117,6 +122,8 @@ class Directory:
             "by_client": by_client,
             "clients": [_about_client(population, client) for client in range(population.clients)],
         }
+        if self.secure is not None:
+            about["federation"]["masked"] = dataclasses.asdict(self.secure)
         if capped := population.capped():
             about["federation"]["capped"] = capped
         files.write_json(self.path / saved.ABOUT, {**about, **begun_at(self.path)})

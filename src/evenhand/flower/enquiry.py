@@ -24,12 +24,13 @@ class Enquiry:
     """Asks nodes for their reports. Nodes that do not answer, or send an unusable report, are asked
     again at growing intervals.
 
-    ``refused`` has the reasons why nodes cannot take part; each is logged once.
+    ``refused`` has the reasons why nodes cannot take part; each is logged once. With a ``run``,
+    nodes are asked for their keys for masked sums in it, too.
     """
 
-    def __init__(self, link: Link, admission: Admission) -> None:
+    def __init__(self, link: Link, admission: Admission, run: str = "") -> None:
         self.refused: dict[int, str] = {}
-        self._link, self._admission = link, admission
+        self._link, self._admission, self._run = link, admission, run
         self._asked: dict[str, int] = {}  # the node of each message that is underway
         self._tries: dict[int, int] = {}  # how often each node was asked without an answer
         self._again: dict[int, float] = {}  # when each is asked again
@@ -41,7 +42,10 @@ class Enquiry:
         due = sorted(node for node in nodes if self._again.get(node, now) <= now)
         if not due:
             return
-        question = RecordDict({"about": ConfigRecord({"format": records.FORMAT})})
+        about = ConfigRecord({"format": records.FORMAT})
+        if self._run:
+            about["masked"] = self._run
+        question = RecordDict({"about": about})
         messages = [
             Message(question, node, REPORT, ttl=limits.deadline, group_id="census") for node in due
         ]
@@ -109,6 +113,13 @@ class Enquiry:
             raise ValueError(fault)
         limit = self._link.limits.message
         report = read_report(*records.read_reply(reply.content, limit))
+        if self._run and (report.announced is None or report.announced.run != self._run):
+            raise ValueError(
+                "node sent no key for masked sums in this run; install the same version everywhere,"
+                " with its extra: pip install 'evenhand[flower,privacy]'"
+            )
+        if report.announced is not None and report.announced.name != report.name:
+            raise ValueError("node's key for masked sums is for another name")
         reason = self._admission.reason_against(report, node, self._key(node))
         if reason:
             raise ValueError(reason)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evenhand import losses, tree
 from evenhand.messages import Reply, Task
-from evenhand.metrics.client_sums import CLIENT_METRIC, client_sums
+from evenhand.metrics.client_sums import CELLS, CLIENT_METRIC, client_sums
 from evenhand.metrics.measuring import metric_keys
 from evenhand.metrics.tallies import BY_LABEL, COUNTS, PROBABLE, accuracy_of
 from evenhand.model import Model
@@ -113,7 +113,8 @@ def _client_sums(tally: Mapping[str, Tensor], sound: bool) -> Iterator[tuple[str
     known = ("count", "loss", accuracy_of(tally))
     metrics = [key for key, _ in metric_keys(tally).values()]
     plain = {name: tally[name] for name in (*known, *metrics) if name in tally}
-    expected = client_sums(plain)
+    width = len(tally["client_accuracies"]) - 1 if "client_accuracies" in tally else CELLS
+    expected = client_sums(plain, width)
     for name in (name for name in expected if name in tally):
         if name == "client_accuracies":
             cells, right = tally[name], int(expected[name].argmax())

@@ -9,6 +9,8 @@ from evenhand.flower import journal
 
 FILE = "faults.jsonl"  # in the method's folder
 
+FORMAT = 1  # of messages; another one is refused
+LIMIT = 1 << 30  # bytes of a message: 256 million float32 values, half of what Flower can carry
 EXPIRED, GONE = 3, 5
 # Flower's own errors, by code
 ERRORS = {

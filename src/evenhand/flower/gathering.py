@@ -36,6 +36,7 @@ class Gathering:
             of ``link`` to be fixed; then the run starts without them, if most clients fit.
         accepts: raises a ValueError if the run cannot have these clients.
         suits: raises a ValueError if the model cannot take a client's samples.
+        masked: the name of a run with masked sums, for which nodes are asked for keys.
     """
 
     link: Link
@@ -44,6 +45,7 @@ class Gathering:
     accepts: Accepts
     suits: Suits = bool
     admission: Admission = ANYONE
+    masked: str = ""
 
     def wait(self) -> Membership:
         """Wait for the nodes; returns the clients of the run in ``out``."""
@@ -63,7 +65,7 @@ class Gathering:
         return found
 
     def _first(self, path: Path) -> Membership:
-        enquiry = Enquiry(self.link, self.admission)
+        enquiry = Enquiry(self.link, self.admission, self.masked)
         known: dict[int, Registration] = {}
         clock = _Clock(self)
         while True:
@@ -91,7 +93,8 @@ class Gathering:
     def _again(self, path: Path) -> Membership:
         roster, session = self._read(path)
         session = next_session(session)
-        membership = Membership(self.link, roster, {}, self.accepts, path, session)
+        enquiry = Enquiry(self.link, self.admission, self.masked)
+        membership = Membership(self.link, roster, {}, self.accepts, path, session, enquiry)
         known, clock = set[int](), _Clock(self)
         while True:
             present = set(self.link.grid.get_node_ids())

@@ -7,6 +7,7 @@ join later get the next numbers.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -57,6 +58,7 @@ class Membership:
     ) -> None:
         self.roster, self.session = roster, session
         self.unresponsive: set[int] = set()  # clients that did not answer their last task
+        self.exchanges = itertools.count()  # of this session, for masked sums
         self.backoff = BackOff()
         self.enquiry = enquiry or Enquiry(link, roster.admission)
         self._link, self._node_of, self._accepts, self._path = link, dict(nodes), accepts, path
@@ -105,6 +107,7 @@ class Membership:
             if found:
                 log.warning("%s has a new node", label(client, self.roster.population.name))
                 self._node_of[client] = found[-1]
+                self.roster = self.roster.with_report(client, self._unassigned[found[-1]])
                 self.backoff.forget(client)
                 del self._unassigned[found[-1]]
         if admit_new and self._admit(present):
@@ -115,6 +118,10 @@ class Membership:
             for client in clients
             if self._node_of.get(client) in present
         }
+
+    def ask_again(self, client: int) -> None:
+        """Ask a client's node for its report before its next task: its keys have changed."""
+        self._node_of.pop(client, None)
 
     def wait_for_someone(self, round: int) -> None:
         """Wait until a client has a node, so that no round passes without training."""
@@ -138,6 +145,23 @@ class Membership:
                 )
             time.sleep(self._link.limits.poll)
 
+    def wait_for(self, clients: list[int], least: int, round: int) -> None:
+        """Wait until ``least`` of these clients have a node: fewer cannot be summed, and a round
+        would pass without training."""
+        patience = self._link.limits.patience
+        end, warned = time.monotonic() + patience, False
+        while len(self.nodes_of(clients)) < least:
+            if not warned:
+                text = "fewer than %d clients have a node; round %d waits up to %g s for them"
+                log.warning(text, least, round + 1, patience)
+                warned = True
+            if time.monotonic() > end:
+                raise RunError(
+                    f"fewer than {least} clients came back within {patience:g} s; start the run"
+                    " again, it resumes after its last round"
+                )
+            time.sleep(self._link.limits.poll)
+
     def turn_away(self, reports: Mapping[int, Registration]) -> None:
         """Record nodes that do not fit and have been logged."""
         self._unassigned |= reports
@@ -151,7 +175,7 @@ class Membership:
                 self._unassigned[node] = report
             elif report.is_same_client(self.roster.clients[number]):
                 self._node_of[number] = node
-                self.roster = self.roster.with_share(number, report.share)
+                self.roster = self.roster.with_report(number, report)
             else:
                 self.enquiry.refuse(
                     node,

@@ -12,15 +12,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenhand.algorithm import Algorithm
-from evenhand.algorithms.naming import algorithm_table
-from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS
-from evenhand.engines.work import Evaluate, Train, Work
+from evenhand.data.parts import PARTS
 from evenhand.errors import (
-    EvenhandError,
     RunError,
     SpecError,
     first_line,
@@ -29,13 +24,21 @@ from evenhand.errors import (
     require_number,
     require_whole,
 )
+from evenhand.flower.answering import Declined
 from evenhand.flower.sharing import SHARES
-from evenhand.local import LocalSolver
 
+if TYPE_CHECKING:
+    from evenhand.algorithm import Algorithm
+    from evenhand.data.federation import Federation
+    from evenhand.engines.work import Work
+    from evenhand.local import LocalSolver
+
+# A node that only opens masks does without torch, so this module does, too.
 ORDERS = ("node", "server")  # who decides the order of samples
 # keys of a node config that evenhand knows; an app may read others
 CONFIG = (
     "name", "policy", "share", "data", "state-dir", "keep-runs", "partition-id", "num-partitions",
+    "identity-key", "trusted-keys", "least",
 )  # fmt: skip
 NO_POLICY = (
     "this node has no policy file, so a malicious server can reconstruct rows; name one with"
@@ -43,7 +46,7 @@ NO_POLICY = (
 )
 
 
-class Refused(EvenhandError):
+class Refused(Declined):
     """The server asks for something that the owner's policy forbids."""
 
     def __init__(self, rule: str, reason: str) -> None:
@@ -73,6 +76,11 @@ class Policy:
         min_noise: least noise of ``SampleDP`` in local steps. Above 0, the node answers no question
             and no evaluation about its training samples either.
         audit: the file that records requests; empty for audit.jsonl in the node's state-dir.
+        least: fewest clients in a masked sum, also by their weights.
+        identity_key: the private key with which the node signs its keys for masked sums; empty for
+            a key that the node makes itself, which others can only recognise again.
+        trusted_keys: the file of the public keys that may be in a masked sum with this node; empty
+            to recognise the first key of each client again.
     """
 
     share: str | None = None
@@ -93,6 +101,9 @@ class Policy:
     order: str = "node"
     min_noise: float = 0.0
     audit: str = ""
+    least: int = 3
+    identity_key: str = ""
+    trusted_keys: str = ""
 
     def __post_init__(self) -> None:
         for name in ("min_batch", "min_steps", "max_steps", "max_parameters", "min_cell"):
@@ -110,8 +121,12 @@ class Policy:
         require_choice("order", self.order, ORDERS)
         if type(self.codebook) is not bool:
             raise ValueError(f"codebook must be true or false, got {self.codebook!r}")
-        if not isinstance(self.audit, str):
-            raise ValueError(f"audit must be the path of a file, got {self.audit!r}")
+        require_whole("least", self.least, 3)
+        for name in ("audit", "identity_key", "trusted_keys"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"{_key(name)} must be the path of a file, got {getattr(self, name)!r}"
+                )
 
     @classmethod
     def parse(cls, text: str) -> Policy:
@@ -184,7 +199,7 @@ class Policy:
             )
 
     def _permits_part(self, work: Work) -> None:
-        kind = {Train.name: "train", Evaluate.name: "evaluate"}.get(work.name, "survey")
+        kind = work.name if work.name in ("train", "evaluate") else "survey"
         allowed: tuple[str, ...] = getattr(self, kind)
         if work.part not in allowed:
             raise Refused(
@@ -233,6 +248,9 @@ def misspelt(config: Mapping[str, Any]) -> dict[str, str]:
 def method_names(algorithm: Algorithm) -> list[str]:
     """Names of a method and of the methods inside it. The owner's own method has its class name;
     the plain base class has none."""
+    from evenhand.algorithm import Algorithm
+    from evenhand.algorithms.naming import algorithm_table
+
     if type(algorithm) is Algorithm:
         return []
     try:
@@ -247,6 +265,8 @@ def method_names(algorithm: Algorithm) -> list[str]:
 
 
 def _algorithm(work: Work) -> Algorithm:
+    from evenhand.algorithm import Algorithm
+
     found = getattr(work, "algorithm", None)
     return found if isinstance(found, Algorithm) else Algorithm()
 

@@ -14,6 +14,12 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from evenhand.flower.answering import TooLarge as TooLarge
+from evenhand.flower.answering import fault_content as fault_content
+from evenhand.flower.answering import text as text
+from evenhand.flower.answering import whole as whole
+from evenhand.flower.faults import FORMAT as FORMAT
+from evenhand.flower.faults import LIMIT as LIMIT
 from evenhand.flower.packing import byte_count, pack, unpack
 from evenhand.messages import Reply, Task
 from evenhand.tree import Tree
@@ -21,13 +27,7 @@ from evenhand.tree import Tree
 Scalar = bool | int | float | str | bytes
 About = Mapping[str, Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]]
 
-FORMAT = 1  # of messages; another one is refused
-LIMIT = 1 << 30  # bytes of a message: 256 million float32 values, half of what Flower can carry
 _WHOLE = range(-(2**63), 2**64)  # what Flower can carry
-
-
-class TooLarge(ValueError):
-    """A message has more bytes than the limit."""
 
 
 def task_content(
@@ -65,33 +65,11 @@ def read_reply(content: RecordDict, limit: int = LIMIT) -> tuple[Reply, dict[str
     return Reply(total, each), about
 
 
-def fault_content(fault: str) -> RecordDict:
-    """The reply of a client that cannot do its task, with a reason that reveals nothing about its
-    data."""
-    return RecordDict({"fault": ConfigRecord({"reason": fault})})
-
-
 def fault_in(content: RecordDict) -> str:
     """The reason in a reply of :func:`fault_content`; empty for any other reply."""
     record = content.get("fault")
     reason = record.get("reason") if isinstance(record, ConfigRecord) else None
     return "".join(filter(str.isprintable, reason))[:200] if isinstance(reason, str) else ""
-
-
-def whole(about: Mapping[str, Any], name: str) -> int:
-    """An integer among a message's plain values."""
-    value = about.get(name)
-    if type(value) is not int:
-        raise ValueError(f"a message has no {name}")
-    return value
-
-
-def text(about: Mapping[str, Any], name: str) -> str:
-    """A text among a message's plain values."""
-    value = about.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"a message has no {name}")
-    return value
 
 
 def size_of(content: RecordDict) -> int:

@@ -6,10 +6,11 @@ the client, its groups and its team.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from evenhand.data.population import Form
 from evenhand.data.samples import PARTS
 from evenhand.flower.sharing import SHARES
 from evenhand.messages import Reply
+
+if TYPE_CHECKING:
+    from evenhand.secure import Announcement
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -44,6 +48,7 @@ class Registration:
     # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups
     counts: Mapping[str, Tensor]
     share: str = "method"  # one of SHARES
+    announced: Announcement | None = None  # its key for masked sums
 
     def is_same_client(self, other: Registration) -> bool:
         """Whether both describe the same client with the same data."""
@@ -72,11 +77,14 @@ class Registration:
             "x_shape": list(self.form.x_shape),
             "y_shape": list(self.form.y_shape),
             "inputs": self.form.inputs,
-        }
+        } | ({} if self.announced is None else {"announced": json.dumps(self.announced.plain())})
 
 
 def report_data(
-    federation: Federation, name: str, share: str = "method"
+    federation: Federation,
+    name: str,
+    share: str = "method",
+    announced: Announcement | None = None,
 ) -> tuple[Reply, dict[str, Any]]:
     """The report of a node with one client's data, as a message."""
     counts = {part: federation.counts(part)[0] for part in PARTS}
@@ -88,6 +96,7 @@ def report_data(
         form=federation.form,
         counts=counts,
         share=share,
+        announced=announced,
     )
     return Reply(each=counts), registration.to_plain()
 
@@ -120,7 +129,27 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
         )
     if not int(counts["train"].sum()):
         raise ValueError("node has no training samples")
-    return Registration(name, team, groups, labels, form, counts, about["share"])
+    announced = _announced(about.get("announced", ""))
+    return Registration(name, team, groups, labels, form, counts, about["share"], announced)
+
+
+def _announced(told: Any) -> Announcement | None:
+    """The key for masked sums that a report has, if it has one; it must be signed."""
+    if told == "":
+        return None
+    from evenhand.secure import Announcement, Refused
+
+    try:
+        found = Announcement.read(json.loads(told))
+        found.verify()
+    except Refused as error:
+        raise ValueError(f"node's key for masked sums cannot be used: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            "node sent a key for masked sums that cannot be read; install the same version"
+            " everywhere"
+        ) from error
+    return found
 
 
 def _name(value: Any) -> str:

@@ -49,9 +49,9 @@ class Roster:
             teams=_with(self.teams, teams),
         )
 
-    def with_share(self, number: int, share: str) -> Roster:
-        """The same clients, with a new ``share`` for one of them."""
-        known = replace(self.clients[number], share=share)
+    def with_report(self, number: int, report: Registration) -> Roster:
+        """The same clients, with what one of them shares now and its present key."""
+        known = replace(self.clients[number], share=report.share, announced=report.announced)
         return replace(self, clients=(*self.clients[:number], known, *self.clients[number + 1 :]))
 
     def sharing_less(self, than: str) -> list[int]:

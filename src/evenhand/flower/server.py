@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from evenhand.algorithm import Algorithm, visible
+from evenhand.algorithm import Algorithm
 from evenhand.errors import (
     CallbackError,
     RunError,
@@ -27,7 +27,6 @@ from evenhand.errors import (
 from evenhand.files import cannot_write
 from evenhand.flower import records
 from evenhand.flower.admission import Admission
-from evenhand.flower.checks import label
 from evenhand.flower.directory import Directory, run_name, run_spec
 from evenhand.flower.exchange import Remote
 from evenhand.flower.gathering import Gathering
@@ -39,24 +38,22 @@ from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.proportion import BOUND
 from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
+from evenhand.flower.starting import FIXED, check_masks, check_sharing, checked
 from evenhand.flower.watch import Watch
-from evenhand.local import solver_table
 from evenhand.locks import hold
 from evenhand.model import Model
+from evenhand.secure.settings import SecureSums
 from evenhand.training.callbacks import Callback, Hooks, require_callbacks
 from evenhand.training.fit import train
 from evenhand.training.protecting import protected
 from evenhand.training.result import Result
-from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
+from evenhand.training.settings import Options, Settings, takes_settings
 
 if TYPE_CHECKING:
     from evenhand.flower.columns.wanted import Columns
 
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
-
-# settings that a server cannot choose
-FIXED = ("engine", "device", "checkpoint_every", "precision")
 
 
 # error numbers of disks, not of networks
@@ -82,6 +79,7 @@ def server_app(
     finished: Callable[[Result], None] | None = None,
     columns: Columns | None = None,
     callbacks: Sequence[Callback] = (),
+    secure: SecureSums | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
     """Build the server side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -113,6 +111,10 @@ def server_app(
             function of the codebook.
         callbacks: as in :func:`evenhand.fit`, called on the server; ``EarlyStopping`` asks nodes to
             evaluate on their validation data. When clients join, ``on_run_start`` is called again.
+        secure: mask what clients send, so that the server learns the sum of a round and nothing of
+            one client, such as ``SecureSums(threshold=2/3)``. Nodes then evaluate in the message
+            that trains them (``evaluate="with training"``) unless you choose otherwise, and
+            ``bound`` has no effect: nodes check their own values.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, metrics (which client_app gets, too), and track_weights,
@@ -120,7 +122,12 @@ def server_app(
     """
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_model(model)
-    settings = _checked(Settings.of(settings, options), by_client)
+    if secure is not None:
+        require_kind("secure", secure, SecureSums, "SecureSums(threshold=2/3)")
+        if settings is None:
+            options = {"evaluate": "with training", **options}
+    settings = checked(Settings.of(settings, options), by_client)
+    check_masks(secure, algorithm, settings, by_client, bound, columns)
     require_whole("clients", clients, 1)
     require_whole("limit", limit, 1)
     for name, seconds in (("deadline", deadline), ("patience", patience)):
@@ -150,7 +157,8 @@ def server_app(
                 reached, made = with_codebook(grid, limits, clients, place, columns, model)
             module, link = build_module(made, settings.seed), Link(reached, limits)
             run = _Run(
-                algorithm, module, settings, link, place, by_client, bound, approved, callbacks
+                *(algorithm, module, settings, link, place, by_client, bound, approved),
+                *(callbacks, secure),
             )
             watch = Watch(place, run.directory.folder, settings.rounds, limits)
             with served(watch, address_in(context.run_config)):
@@ -159,29 +167,6 @@ def server_app(
             finished(result)
 
     return app
-
-
-def _checked(settings: Settings, by_client: bool) -> Settings:
-    """Return the settings; raise if a real federation cannot use them."""
-    for name in FIXED:
-        if getattr(settings, name) != DEFAULTS[name]:
-            raise TypeError(
-                f"server_app takes no {name}: nodes compute the way their owners set them up, and"
-                " every round has a checkpoint"
-            )
-    if not isinstance(settings.loss, str):
-        raise TypeError(
-            "loss must be the name of a loss, since a function cannot be sent to nodes; give the"
-            " function to client_app(loss=...) on every node"
-        )
-    solver_table(settings.local)  # raises if it cannot be sent to nodes
-    if settings.track_weights and not by_client:
-        raise ValueError(
-            "track_weights needs by_client=True: weights come from the losses of single clients"
-        )
-    if settings.keep_predictions:
-        raise ValueError("server_app takes no keep_predictions: the samples stay with the nodes")
-    return settings
 
 
 @dataclass(frozen=True)
@@ -197,12 +182,13 @@ class _Run:
     bound: float | None
     admission: Admission
     callbacks: Sequence[Callback]
+    secure: SecureSums | None = None
 
     @cached_property
     def directory(self) -> Directory:
         """The run directory."""
         spec = run_spec(self.out, self.algorithm, self.module, self.settings)
-        return Directory(self.out, spec, self.algorithm, self.module)
+        return Directory(self.out, spec, self.algorithm, self.module, self.secure)
 
     def train(self, clients: int, watch: Watch) -> Result:
         """Wait for ``clients`` nodes and run all rounds."""
@@ -210,11 +196,11 @@ class _Run:
         directory.check()
         watch.starts()
         found = (self.link, clients, self.out, self._accepts, self._suits, self.admission)
-        membership = Gathering(*found).wait()
+        membership = Gathering(*found, self._run_name if self.secure else "").wait()
         directory.begin(membership.roster.population, self.by_client)
         result = None
         while result is None:
-            _check_sharing(membership.roster, self.algorithm, self.settings, self.by_client)
+            self._check_clients(membership.roster)
             watch.begins(len(membership.roster.clients))
             # the run then resumes after its last round, with more clients
             with suppress(ClientsJoined):
@@ -229,10 +215,11 @@ class _Run:
         return result
 
     def _fit(self, membership: Membership, watch: Watch) -> Result:
-        name, loss = run_name(self.out), str(self.settings.loss)
+        name, loss = self._run_name, str(self.settings.loss)
         method, folder = self.algorithm, self.directory.folder
         remote = Remote(
-            self.link, membership, method, name, loss, self.by_client, self.bound, folder
+            *(self.link, membership, method, name, loss, self.by_client, self.bound, folder),
+            self.secure,
         )
 
         def after(done: int, row: Mapping[str, Any]) -> None:
@@ -250,6 +237,19 @@ class _Run:
             guard=membership.check_newest,
             hooks=Hooks(self.callbacks),
         )
+
+    @property
+    def _run_name(self) -> str:
+        return run_name(self.out)
+
+    def _check_clients(self, roster: Roster) -> None:
+        """Raise if the run cannot have these clients."""
+        if self.secure is None:
+            check_sharing(roster, self.algorithm, self.settings, self.by_client)
+            return
+        from evenhand.flower.masked.refusing import refuse_clients
+
+        refuse_clients(roster, self.algorithm, self.settings, self.secure)
 
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""
@@ -273,36 +273,6 @@ class _Run:
             row["answered"],
             row["asked"],
         )
-
-
-def _check_sharing(
-    roster: Roster, algorithm: Algorithm, settings: Settings, by_client: bool
-) -> None:
-    """Warn about clients whose owners share less than the run needs; raise if that is all of
-    them."""
-    seen = visible(algorithm, roster.population.census(settings.weights))
-    unscored = roster.sharing_less("client") if by_client else []
-    untrained = roster.sharing_less("method") if seen else []
-    for clients, what, remedy in (
-        (
-            untrained,
-            f"the method reads client by client: {', '.join(seen)}",
-            'share="method", or a method that needs only sums',
-        ),
-        (
-            unscored,
-            "the run asks for each client's scores (by_client=True)",
-            'share="client", or by_client=False',
-        ),
-    ):
-        if len(clients) == len(roster.clients):
-            raise RunError(f"{what}, and no client's owner shares that; use {remedy}")
-        for client in clients:
-            log.warning(
-                "%s will be skipped: %s, and its owner does not share that",
-                label(client, roster.population.name),
-                what,
-            )
 
 
 @contextmanager

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from evenhand.engines.work import Evaluate, Work
-from evenhand.errors import EvenhandError
-from evenhand.messages import Reply
+from typing import TYPE_CHECKING
+
+from evenhand.flower.answering import Declined
+
+if TYPE_CHECKING:
+    from evenhand.engines.work import Work
+    from evenhand.messages import Reply
 
 # from least to most
-SHARES = {"sums": "only sums", "method": "what the method needs", "client": "also its scores"}
+SHARES = {
+    "masked": "only masked sums",
+    "sums": "only sums",
+    "method": "what the method needs",
+    "client": "also its scores",
+}
 
 
-class NotShared(EvenhandError):
+class NotShared(Declined):
     """The server asks for something that the node's owner does not share."""
 
 
 def require_permission(share: str, work: Work, reply: Reply) -> None:
     """Raise if a reply would reveal more about this client than its owner shares."""
-    if reply.each and (share == "sums" or (share == "method" and isinstance(work, Evaluate))):
+    if reply.each and (
+        share in ("masked", "sums") or (share == "method" and work.name == "evaluate")
+    ):
         names = ", ".join(reply.each)
         raise NotShared(
             f'its owner shares {SHARES[share]} (share="{share}"), but {work.name} would reveal'

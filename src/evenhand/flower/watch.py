@@ -166,6 +166,8 @@ class _HeardExchange:
         self._exchange, self._watch = exchange, watch
         self.here: bool = exchange.here
         self.by_client: bool = exchange.by_client
+        self.cells: int = exchange.cells
+        self.masked: bool = getattr(exchange, "masked", False)
 
     @property
     def memories(self) -> dict[int, Tree]:

@@ -18,6 +18,7 @@ from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSolver, built_solver, solver_table
+from evenhand.metrics.client_sums import CELLS
 from evenhand.metrics.measuring import Measured
 from evenhand.model import Model
 from evenhand.norms import NORMALISATIONS
@@ -41,6 +42,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
             "by_client": work.by_client,
             "by_label": work.by_label,
             "metrics": [metric.key for metric in work.metrics],
+            "cells": work.cells,
         }
     elif isinstance(work, Ask):
         found = {"kind": work.name, "moment": work.moment}
@@ -87,6 +89,8 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             _number(asked, "clients", 1),
             by_client,
             by_label,
+            # an older server does not send it
+            cells=_number({"cells": CELLS} | dict(asked), "cells", 1, CELLS),
         )
     if kind == Ask.name:
         moment = asked.get("moment", "before")
@@ -154,10 +158,10 @@ def _built(table: Any) -> Algorithm:
         raise SpecError(f"the server sent invalid settings for the method; {SAME}") from error
 
 
-def _number(asked: Mapping[str, Any], name: str, least: int) -> int:
+def _number(asked: Mapping[str, Any], name: str, least: int, most: int = MOST) -> int:
     value = asked.get(name)
-    if type(value) is not int or not least <= value <= MOST:
-        raise SpecError(f"{name} must be a whole number from {least} to {MOST}; {SAME}")
+    if type(value) is not int or not least <= value <= most:
+        raise SpecError(f"{name} must be a whole number from {least} to {most}; {SAME}")
     return value
 
 

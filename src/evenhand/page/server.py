@@ -16,6 +16,10 @@ SUMS = (
     "nothing client by client: sums",
     "nothing client by client: sums, and how many clients have which accuracy",
 )
+MASKED = (
+    "Replies were masked: the server got sums over clients and no single reply. No cryptographer"
+    " from outside has examined the protocol, and sums tell something about people, too."
+)
 SCORES = (
     "its scores: losses by group",
     "its scores: counts of predictions by label and group, and losses",
@@ -52,12 +56,16 @@ def learned(study: Study, prefix: str = "") -> str:
         "seen of one client in training",
         "seen in evaluation",
         "stored only by the client",
-        "works with secure sums",
+        "works with masked sums",
     ]
     caption = (
-        "From each method's messages. A method works with secure sums if training needs only sums"
-        " over clients. Without secure sums, messages reach the server one by one, so whoever runs"
-        " it could read them."
+        "From each method's messages. A method works with masked sums if training needs only sums"
+        " over clients. "
+    ) + (
+        MASKED
+        if all(run.get("masked") for run in federations) and federations
+        else "Without masked sums, messages reach the server one by one, so whoever runs it could"
+        " read them."
     )
     if _classifies(study):
         caption += (

@@ -12,6 +12,7 @@ from evenhand.errors import SpecError
 from evenhand.studies.specs.building import check_name
 
 if TYPE_CHECKING:
+    from evenhand.algorithm import Algorithm
     from evenhand.data.population import Census
 
 NOTHING = "nothing: sums only"
@@ -75,7 +76,7 @@ class Learned(NamedTuple):
     method: str
     when: str  # Markdown: with which settings, in which federations; "" in all
     seen: str
-    secure: str  # whether it is fit for secure sums: "yes", "no", or as the inner method
+    secure: str  # whether it is fit for masked sums: "yes", "no", or as the inner method
 
 
 def learned() -> list[Learned]:
@@ -109,6 +110,15 @@ def learned() -> list[Learned]:
     return rows
 
 
+def always_seen(method: Algorithm) -> tuple[str, ...]:
+    """What a method's server reads client by client in every federation; empty if it needs only
+    sums in some."""
+    from evenhand.algorithm import visible
+
+    with_teams, without = (visible(method, _census(teams)) for teams in (True, False))
+    return with_teams if without else ()
+
+
 def kinds() -> dict[str, str]:
     """What the server sees with each method: "sums", "single" clients, or "either", depending on
     hyper-parameters or the inner method."""
@@ -123,7 +133,7 @@ def kinds() -> dict[str, str]:
 def learned_table() -> str:
     """:func:`learned` as the Markdown table of docs/explanation/what-the-server-sees.md."""
     lines = [
-        "| method | when | evenhand's server uses of one client | fit for secure sums |",
+        "| method | when | evenhand's server uses of one client | fit for masked sums |",
         "|---|---|---|---|",
     ]
     return (

@@ -23,8 +23,9 @@ from evenhand.errors import SpecError, require_whole
 from evenhand.flower import FLOWER
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.columns.wanted import Columns
+from evenhand.flower.project import secure as masks
 from evenhand.flower.project import templates
-from evenhand.flower.project.policy import POLICY
+from evenhand.flower.project.policy import policy
 from evenhand.local import LocalSGD
 from evenhand.studies.specs.method import build_algorithm
 from evenhand.studies.specs.parsing import parse_method
@@ -43,6 +44,7 @@ def write_project(
     method: str = "qffl:q=1",
     clients: int = 4,
     tables: Mapping[str, pd.DataFrame] | None = None,
+    secure: bool = False,
 ) -> None:
     """Write a Flower app into a new or empty directory.
 
@@ -53,10 +55,13 @@ def write_project(
             train.
         clients: nodes to wait for.
         tables: made-up tables for a try-out, written into data/.
+        secure: mask what nodes send, so that the server learns sums alone.
     """
     require_whole("clients", clients, 1)
     from_nodes = isinstance(codebook, Columns)
     algorithm, local = _python(method)
+    if secure:
+        _check_masks(method, clients, from_nodes)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise SpecError(f"{directory} exists and is not empty; choose another directory")
     package = package_name(directory.absolute().name)
@@ -86,13 +91,21 @@ def write_project(
         "about_columns": templates.ABOUT_COLUMNS if from_nodes else templates.ABOUT_CODEBOOK,
         "columns_import": "COLUMNS, make_model" if from_nodes else "make_model",
         "columns": "        columns=COLUMNS,\n" if from_nodes else "",
+        "secure": masks.SERVER_SETTINGS if secure else "",
+        "secure_constant": masks.SERVER_CONSTANT if secure else "",
+        "eval_every": "1" if secure else "5",
+        "about_evaluation": "in the message that trains"
+        if secure
+        else "each evaluation is one more message to every node",
+        "about_secure": masks.README if secure else "",
     }
+    kit = masks if secure else templates
     files = {
         "pyproject.toml": templates.PYPROJECT,
         "README.md": templates.README,
-        f"{package}/model.py": templates.COLUMNS_MODEL if from_nodes else templates.MODEL,
+        f"{package}/model.py": templates.COLUMNS_MODEL if from_nodes else kit.MODEL,
         f"{package}/client_app.py": (
-            templates.COLUMNS_CLIENT_APP if from_nodes else templates.CLIENT_APP
+            templates.COLUMNS_CLIENT_APP if from_nodes else kit.CLIENT_APP
         ),
         f"{package}/server_app.py": templates.SERVER_APP,
     }
@@ -101,7 +114,7 @@ def write_project(
         "LICENSE": templates.LICENSE,
         f"{package}/__init__.py": "",
         f"{package}/{values['columns_file']}": codebook.to_toml(),
-        "policy.toml": POLICY,
+        "policy.toml": policy(secure),
         "data/README.md": templates.DATA_README,
     }
     texts |= {
@@ -112,6 +125,25 @@ def write_project(
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _check_masks(method: str, clients: int, from_nodes: bool) -> None:
+    """Raise a SpecError if masked sums cannot be had with these settings."""
+    from evenhand.flower.masked.refusing import refuse_method
+    from evenhand.secure.settings import SecureSums
+
+    if from_nodes:
+        raise SpecError(
+            "--secure cannot be combined with --columns-from-nodes, which asks each node for the"
+            " names in its table; use --table"
+        )
+    table = parse_method(method)
+    table.pop("local", None)
+    try:
+        SecureSums().check(clients)
+        refuse_method(build_algorithm(table))
+    except ValueError as error:
+        raise SpecError(str(error)) from error
 
 
 def package_name(name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-POLICY = """\
+from string import Template
+
+_POLICY = """\
 # For the owner of a node: what a server may ask of it. The file has no effect here. Copy it to the
 # node, change what you like, and start the node with
 #   flower-supernode ... --node-config 'policy="/etc/evenhand/policy.toml" ...'
@@ -15,7 +17,8 @@ POLICY = """\
 # more, such as AFL, skips this node. A person with access to the server's machine can read every
 # message all the same. With few nodes, "sums" can still identify one: if one of four nodes has 31
 # test samples, a worst accuracy of 20/31 is likely to be that node's.
-# share = "sums"
+# With "masked", the node only takes part in masked sums, which hide it from that person, too.
+$share
 
 min-batch = 5  # fewest samples in a local step; a step with one sample reveals that sample
 min-steps = 1  # fewest local steps in a round
@@ -48,6 +51,18 @@ min-noise = 0.0
 # batch, and solve for single rows.
 order = "node"
 
+# For masked sums (see docs/how-to/masked-sums.md): the fewest clients in a sum, also by their
+# weights; the private key with which this node signs its keys ("" for one it makes itself); and the
+# file with the public keys of all owners, a key on each line ("" to recognise the first keys seen).
+least = 3
+identity-key = ""
+trusted-keys = ""
+
 # The file that records every request, one line of JSON each; "" for audit.jsonl in the state-dir.
 audit = ""
 """
+
+
+def policy(secure: bool = False) -> str:
+    """The file; with ``secure`` the node shares only masked sums."""
+    return Template(_POLICY).substitute(share='share = "masked"' if secure else '# share = "sums"')

@@ -131,7 +131,7 @@ from $package.model import $columns_import
 ADMISSION = eh.flower.Admission()
 METHOD = $method  # `evenhand algorithms` describes all methods
 LOCAL = $local  # local training
-
+$secure_constant
 app = ServerApp()
 
 
@@ -150,9 +150,9 @@ def main(grid: Grid, context: Context) -> None:
         deadline=float(settings["deadline"]),
         quorum=float(settings["quorum"]),
         admission=ADMISSION,
-        eval_every=5,  # each evaluation is one more message to every node
+        eval_every=$eval_every,  # $about_evaluation
         local=LOCAL,
-$columns        out=str(settings["out"]),
+$columns$secure        out=str(settings["out"]),
         finished=finished,
     )
     run(grid, context)
@@ -255,7 +255,7 @@ these steps:
 Tables need the columns that `$columns_file` names. They are not sent with the app: Flower sends
 .py, .toml, .md, .yaml and .json files, never .csv, and nothing in `data`. Keep private keys out of
 this directory all the same.
-"""
+$about_secure"""
 
 DATA_README = """\
 # Tables for a try-out

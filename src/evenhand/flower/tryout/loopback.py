@@ -159,6 +159,7 @@ class Loopback:
             self.data.append(Path(data).absolute())
         if self.tls:
             self.keys.append(write_node_key(self.directory / "keys", f"node-{i}"))
+            self._trust()
             self.flwr_json("supernode", "register", str(self.keys[i].public), CONNECTION)
         node = self._node(i, free_ports(0, 1)[0])
         self.members.append(node)
@@ -237,6 +238,7 @@ class Loopback:
             self.keys = [
                 write_node_key(self.directory / "keys", f"node-{i}") for i in range(self._nodes)
             ]
+            self._trust()
         for name in ("link", USER):
             private_directory(self.processes.home(name))
         config = connection(self.address, self.certificates)
@@ -244,6 +246,15 @@ class Loopback:
         command = link_command(self._port, self.directory / "link.db", self.certificates)
         link = Member(self.processes, "link", command, lambda _: listens(self._port))
         self.members = [link, *(self._node(i, ports[1 + i]) for i in range(self._nodes))]
+
+    @property
+    def _trusted(self) -> Path:
+        """The public keys of all nodes, as their owners would exchange them."""
+        return self.directory / "keys" / "trusted.pub"
+
+    def _trust(self) -> None:
+        lines = [key.public.read_text(encoding="utf-8") for key in self.keys]
+        self._trusted.write_text("".join(lines), encoding="utf-8")
 
     def _node(self, i: int, port: int) -> Member:
         name, state = f"node {i}", private_directory(self.directory / "state" / f"node-{i}")
@@ -257,6 +268,9 @@ class Loopback:
             config["data"] = str(self.data[i])
         if self._policy:
             config["policy"] = str(self._policy)
+        if self.tls:  # for masked sums
+            config["identity-key"] = str(self.keys[i].private)
+            config["trusted-keys"] = str(self._trusted)
         trust = None if self.certificates is None else self.certificates.authority
         key = self.keys[i] if self.tls else None
         command = node_command(self.address, port, config, trust, key)

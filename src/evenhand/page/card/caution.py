@@ -9,10 +9,9 @@ from evenhand.studies.analysis.convergence import trend
 from evenhand.studies.analysis.privacy_in_words import about_privacy, privacy_of
 from evenhand.studies.analysis.writing import count_of
 
-NONE = (
-    "evenhand added no differential privacy and no secure aggregation. The model may reveal"
-    " something about samples that it was trained on."
-)
+MODEL = " The model may reveal something about samples that it was trained on."
+NONE = f"evenhand added no differential privacy and did not mask replies.{MODEL}"
+MASKED = f"{server.MASKED} evenhand added no differential privacy.{MODEL}"
 
 
 def privacy(subject: Subject) -> Section:
@@ -20,9 +19,14 @@ def privacy(subject: Subject) -> Section:
     study = subject.study
     row = server.row_of(study, subject.label)
     found = privacy_of(study, subject.label)
-    blocks: list[Block] = [Paragraph(NONE)]
-    if found is not None:
-        blocks = [Bullets([about_privacy(study, subject.label), *found.lines[1:]])]
+    hidden = study.trial(subject.label, study.seeds[0]).sample_privacy
+    masked = any("masked" in run.get("federation", {}) for run in study.about)
+    blocks: list[Block] = [Paragraph(MASKED if masked else NONE)]
+    if found is not None or hidden is not None:
+        said = [server.MASKED] if masked else []
+        if found is not None:
+            said += [about_privacy(study, subject.label), *found.lines[1:]]
+        blocks = [Bullets([*said, *(() if hidden is None else hidden.lines)])]
     if not row:
         blocks.append(Paragraph("The run does not record what the server saw."))
         return Section("privacy", server.heading(study), blocks)
@@ -36,7 +40,7 @@ def privacy(subject: Subject) -> Section:
         "seen of one client in training",
         "seen in evaluation",
         "stored only by the client",
-        "works with secure sums",
+        "works with masked sums",
     )
     rows = [list(pair) for pair in zip(headings, row[1:], strict=True)]
     caption = f"What the server sees of a single client with {subject.label}."

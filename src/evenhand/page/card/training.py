@@ -31,8 +31,6 @@ def summary(subject: Subject) -> list[str]:
         lines.append(f"{what} is {mean} on average over clients, and {worst} for the worst client.")
     else:
         lines.append(f"{what} is {mean}.")
-    hidden = study.trial(subject.label, study.seeds[0]).sample_privacy
-    lines += [] if hidden is None else hidden.lines
     if study.folds or len(study.seeds) > 1:
         lines.append(f"Numbers are means over {subject.runs}; each of them gave its own model.")
     return lines
