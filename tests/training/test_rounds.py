@@ -11,7 +11,7 @@ import torch
 import evenhand as eh
 from evenhand import tree
 from evenhand.data.samples import Batch
-from evenhand.training.evaluation import over_clients
+from evenhand.training.over_clients import over_clients
 from evenhand.training.rounds import asked_apart, moment
 from evenhand.tree import Tree
 from tests.support import by_hand

@@ -22,16 +22,13 @@ from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Evaluate
 from evenhand.errors import RunError, require_choice
 from evenhand.messages import Replies, Task
-from evenhand.metrics import spread
-from evenhand.metrics.client_sums import CELLS, CLIENT_METRIC, NAMES, from_client_sums
-from evenhand.metrics.measuring import metric_keys, ratios, warn_of_nan
-from evenhand.metrics.metric import WORST
+from evenhand.metrics.client_sums import CELLS, from_client_sums
+from evenhand.metrics.measuring import warn_of_nan
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
-from evenhand.metrics.round_gaps import round_gaps
-from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tallies import Tally, accuracy_of, dense
+from evenhand.metrics.scores import Columns, Row, counts_of, score_columns
+from evenhand.metrics.tallies import Tally, dense
 from evenhand.model import Model
-from evenhand.training.outcome import Floats
+from evenhand.training.over_clients import gaps, over_clients, split_off
 from evenhand.training.result import Result
 from evenhand.tree import Tree
 
@@ -79,7 +76,7 @@ class Judge:
         params = self.model.state_dict(self.algorithm.result(state))
         personal = self.personal(state, params)
         tally = self.tally(state, rounds)
-        over_clients = None if self.exchange.by_client else _split_off(tally)
+        over_clients = None if self.exchange.by_client else split_off(tally)
         validated = self.tally(state, rounds, "val") if population.has("val") else None
         warn_of_nan(tally)
         return Result(
@@ -158,9 +155,9 @@ class Judge:
         if not len(replies.ids):  # in a real federation, all clients can be offline
             return {"loss": math.nan}
         if not self.work.by_client:
-            return {**from_client_sums(replies.total), **_gaps(replies)}
+            return {**from_client_sums(replies.total), **gaps(replies)}
         numbers = over_clients(replies.each)
-        return {name: float(value) for name, value in numbers.items()} | _gaps(replies)
+        return {name: float(value) for name, value in numbers.items()} | gaps(replies)
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
         """Return full tallies of all clients on one split, by default the one used in the
@@ -285,41 +282,3 @@ class Judge:
             )
             for client in range(self.population.clients)
         ]
-
-
-def _gaps(replies: Replies) -> dict[str, float]:
-    """Return the gaps between groups that are known."""
-    gaps = round_gaps(replies)
-    return {name: float(gap) for name, gap in gaps.items() if not np.isnan(gap)}
-
-
-def _split_off(tally: Tally) -> dict[str, float]:
-    """Take the sums over clients out of a tally, and return the metrics computed from them."""
-    names = [name for name in tally if name in NAMES or name.startswith(CLIENT_METRIC)]
-    sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in names}
-    found = {"clients": float(sums["clients"]), **from_client_sums(sums)} if sums else {}
-    return {name: value for name, value in found.items() if name != "loss"}
-
-
-def over_clients(each: Tree) -> dict[str, Floats]:
-    """Return the loss, each metric's mean over clients and over the worst 10 % of them and, where
-    there is one, accuracy over clients and of the worst group.
-
-    ``each`` has the clients' tallies (..., K, A); the metrics are (...), one per run.
-    """
-    plain = ("count", "loss", "correct", "share_correct")
-    sums = {key: each[key].sum(-1).cpu().numpy() for key in plain if key in each}
-    found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
-    for name, (key, better) in metric_keys(each).items():
-        values = ratios(each[key].sum(-3).cpu().numpy())  # (..., K)
-        found[name] = spread.mean(values)
-        found[name + WORST] = spread.worst(values) if better == "higher" else spread.best(values)
-    right_of = accuracy_of(each)
-    if not right_of:
-        return found
-    found |= summaries(sums[right_of] / sums["count"])
-    right, count = (each[key].sum(-2).cpu().numpy() for key in (right_of, "count"))  # (..., A)
-    if count.shape[-1] > 1:
-        served = np.divide(right, count, out=np.ones(count.shape), where=count > 0)
-        found["worst_group"] = served.min(-1)
-    return found

@@ -19,8 +19,8 @@ from evenhand.metrics.scores import Row
 from evenhand.metrics.tallies import MOST_CELLS
 from evenhand.model import Model
 from evenhand.training.checkpoints import first_samples
-from evenhand.training.evaluation import over_clients
 from evenhand.training.history import Columns, Rows
+from evenhand.training.over_clients import over_clients
 from evenhand.training.stacks.states import States, some_rows
 from evenhand.tree import Tree
 
