@@ -193,5 +193,5 @@ assert "torch" not in sys.modules
     }
     assert ends["with"].returncode == 0, ends["with"].stderr
     assert ends["without"].stderr.strip().splitlines()[-1] == (
-        "ImportError: masked sums need cryptography and pycryptodome: pip install evenhand[privacy]"
+        "ImportError: masked sums need cryptography and pycryptodome (extra: evenhand[privacy])"
     )

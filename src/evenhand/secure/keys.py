@@ -29,7 +29,7 @@ try:
     from cryptography.hazmat.primitives.hashes import SHA384
 except ImportError as error:  # pragma: no cover (primitives says it first)
     raise ImportError(
-        "masked sums need cryptography and pycryptodome: pip install evenhand[privacy]"
+        "masked sums need cryptography and pycryptodome (extra: evenhand[privacy])"
     ) from error
 
 WANTED = "use an Ed25519 or ECDSA P-384 key, such as ssh-keygen -t ecdsa -b 384 makes"

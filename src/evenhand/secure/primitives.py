@@ -26,7 +26,7 @@ try:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ImportError as error:
     raise ImportError(
-        "masked sums need cryptography and pycryptodome: pip install evenhand[privacy]"
+        "masked sums need cryptography and pycryptodome (extra: evenhand[privacy])"
     ) from error
 
 SEED = 16  # bytes of a mask's seed, what Shamir's scheme takes
