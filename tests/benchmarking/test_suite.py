@@ -21,7 +21,7 @@ from tests.support.benchmarks import TINY, tiny
 
 SUITE = Suite.standard()
 # these change what others do, and have no aim of their own
-NO_METHODS = {"averaged", "clipped", "lossguard"}
+NO_METHODS = {"averaged", "clipped", "lossguard", "private"}
 # these aim at rates of groups, which benchmarks/group_fairness.py compares
 OF_RATES = {"groupconstraint", "fedfb", "fairfed", "reweighed", "fcfl"}
 
