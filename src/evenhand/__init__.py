@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         losses,
         metrics,
         models,
+        privacy,
         schedules,
         simplex,
         sklearn,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         LocalOnly,
         LossGuard,
         MFairFL,
+        Private,
         PropFair,
         Reweighed,
         TrimmedMean,
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.benchmarking.entry import Benchmark, benchmark
     from evenhand.benchmarking.page import benchmark_page
-    from evenhand.cohort import Cohort, Full, Proportional, Uniform
+    from evenhand.cohort import Cohort, Full, Poisson, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
     from evenhand.data.deal import deal
     from evenhand.data.federation import Federation
@@ -145,7 +147,7 @@ _HOME = {
     "algorithms.wrapper": ["Wrapper"],
     "benchmarking.entry": ["Benchmark", "benchmark"],
     "benchmarking.page": ["benchmark_page"],
-    "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
+    "cohort": ["Cohort", "Full", "Poisson", "Proportional", "Uniform"],
     "data.deal": ["deal"],
     "data.federation": ["Federation"],
     "data.pool": ["Deal", "Pool"],
@@ -201,6 +203,7 @@ _SUBMODULES = {
             "losses",
             "metrics",
             "models",
+            "privacy",
             "schedules",
             "simplex",
             "sklearn",
@@ -283,7 +286,9 @@ __all__ = [
     "Nested",
     "Part",
     "Pool",
+    "Poisson",
     "Population",
+    "Private",
     "PropFair",
     "Proportional",
     "Question",
@@ -334,6 +339,7 @@ __all__ = [
     "models",
     "partitions",
     "plots",
+    "privacy",
     "read_table",
     "report",
     "reproduce",

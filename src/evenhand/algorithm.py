@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,10 +36,10 @@ from evenhand.messages import (
     undeclared,
 )
 from evenhand.model import Model
+from evenhand.privacy.bounds import Contribution, Limits, of_a_step
+from evenhand.privacy.protection import Protection
+from evenhand.theory.certificate import Certificate
 from evenhand.tree import Tree
-
-if TYPE_CHECKING:
-    from evenhand.theory.aggregates import Aggregate
 
 # of a question: before training; when the answers are known; after the server's step; at the end
 MOMENTS = ("before", "second", "review", "end")
@@ -117,6 +117,11 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Declare which values a client's reply may have; override it together with ``reply``."""
         return stepped(asked)
 
+    def contribution(self, limits: Limits) -> Contribution | None:
+        """Say how large a client's part of each sum can be, for differential privacy, or None;
+        override it together with ``reply``."""
+        return of_a_step(limits)
+
     def check(self, model: Model) -> None:  # noqa: B027 (most methods train any model)
         """Raise a ValueError if the method cannot train this model; called before training."""
 
@@ -136,6 +141,10 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Return what reports can say about the method, if anything."""
         return self if isinstance(self, Reporting) else None
 
+    def protection(self) -> Protection | None:
+        """Return what makes the run differentially private, if anything does."""
+        return None
+
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         if "output" in settings and "output" not in getattr(cls, "__dataclass_fields__", ()):
             name = cls.__name__
@@ -149,6 +158,8 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         super().__init_subclass__(**options)
         if "reply" in vars(cls) and "entries" not in vars(cls):
             cls.entries = lambda self, asked: undeclared(asked)  # type: ignore[method-assign]
+        if "reply" in vars(cls) and "contribution" not in vars(cls):
+            cls.contribution = lambda self, limits: None  # type: ignore[method-assign]
         for name, (interface, now) in INTERFACE_OF.items():
             own = vars(cls).get(name)
             unheard = own is True or callable(own) or isinstance(own, property)
@@ -214,6 +225,9 @@ class LocalWork:
             keeps only the memory.
         assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
         assumes_scale: the same for steps that must grow in proportion to the gradient.
+        noise: given a total, or its form, returns the standard deviation of the Gaussian noise that
+            the sum of such totals must have, entry by entry; clients add it in shares before they
+            mask their totals. Engines that cannot mask refuse such a method.
     """
 
     snapshot: bool = False
@@ -222,26 +236,7 @@ class LocalWork:
     last: Algorithm | None = None
     assumes_sgd: str = ""
     assumes_scale: str = ""
-
-
-class Certificate(NamedTuple):
-    """The effective weight of each client at the end of training, and how far from optimal it is.
-
-    Attributes:
-        value: the objective at the clients' losses.
-        weights: (n,) derivative of the objective by each client's loss; need not sum to one.
-        gap: the part of the objective these weights do not explain (the duality gap), >= 0.
-    """
-
-    value: Tensor
-    weights: Tensor
-    gap: Tensor
-
-    @classmethod
-    def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
-        """Return the certificate of a method whose weights are the gradient of its objective."""
-        weights = aggregate.weights(losses, base)
-        return cls(aggregate.value(losses, base), weights, aggregate.gap(losses, base, weights))
+    noise: Callable[[Tree], Tree] | None = None
 
 
 class Reporting(ABC):  # noqa: B024 (a method may have either)

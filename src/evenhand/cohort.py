@@ -7,6 +7,7 @@
 | C  Proportional(k, replacement=False) | k distinct, one by one, prob. ~w_i | 1/k                 |
 | D  Uniform(k, unbiased=True)          | k distinct, equally likely         | (n/k) w_i           |
 | E  Uniform(k)                         | k distinct, equally likely         | w_i / cohort's sum  |
+| F  Poisson(rate)                      | each by itself, with prob. rate    | w_i / rate          |
 
 w_i are the base weights of the census: the share of the data, or 1/n. Draws depend only on
 (seed, round).
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.population import Census
-from evenhand.errors import require, require_whole
+from evenhand.errors import require, require_number, require_whole
 
 
 class Draw(NamedTuple):
@@ -53,6 +54,11 @@ class Cohort(ABC):
     def check(self, census: Census) -> None:  # noqa: B027 (most cohorts can always be drawn)
         """Raise a ValueError if this cohort cannot be drawn from these clients."""
 
+    def expected(self, clients: int) -> float | None:
+        """Return how many of ``clients`` take part on average; None if that is not the same for
+        every client."""
+        return None
+
 
 @dataclass(frozen=True)
 class Full(Cohort):
@@ -61,6 +67,10 @@ class Full(Cohort):
     def draw(self, census: Census, seed: int, round: int) -> Draw:
         """Return all clients, weighted by their base weights."""
         return Draw(torch.arange(census.clients), census.weight, census.weight)
+
+    def expected(self, clients: int) -> float:
+        """Return ``clients``."""
+        return float(clients)
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,10 @@ class Uniform(Cohort):
     def check(self, census: Census) -> None:
         """Raise a ValueError if there are fewer than ``k`` clients."""
         _check_enough(self.k, census)
+
+    def expected(self, clients: int) -> float:
+        """Return ``k``."""
+        return float(self.k)
 
     def draw(self, census: Census, seed: int, round: int) -> Draw:
         """Draw the cohort of one round."""
@@ -141,6 +155,36 @@ class Proportional(Cohort):
             times = np.ones(len(chosen), dtype=np.int64)
         weight = torch.from_numpy(times / times.sum())
         return Draw(torch.from_numpy(chosen), weight, weight)
+
+
+@dataclass(frozen=True)
+class Poisson(Cohort):
+    """Let every client take part with probability ``rate``, independently of the others.
+
+    A sum over the cohort is divided by the expected number of clients, not by the actual one, so
+    that each client counts the same whoever else takes part: this is what the accounting of
+    differential privacy needs. Single steps vary in length. A round in which nobody takes part is
+    void (``Private`` then releases noise).
+
+    Args:
+        rate: the probability that a client takes part in a round, in (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        require_number("rate", self.rate, "(0, 1]", "1 asks every client")
+
+    def expected(self, clients: int) -> float:
+        """Return ``rate * clients``."""
+        return self.rate * clients
+
+    def draw(self, census: Census, seed: int, round: int) -> Draw:
+        """Draw the cohort of one round."""
+        drawn = _generator(seed, round).random(census.clients) < self.rate
+        ids = torch.from_numpy(np.flatnonzero(drawn))
+        weight = census.weight[ids] / self.rate
+        return Draw(ids, weight, torch.full_like(weight, 1 / max(1, len(ids))))
 
 
 def _generator(seed: int, round: int) -> np.random.Generator:

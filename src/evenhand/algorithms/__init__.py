@@ -34,6 +34,7 @@ from evenhand.algorithms.levels import random_levels
 from evenhand.algorithms.localonly import LocalOnly
 from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.mfairfl import MFairFL
+from evenhand.algorithms.private import Private
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
 from evenhand.algorithms.reweighed import Reweighed
@@ -79,6 +80,7 @@ __all__ = [
     "LocalOnly",
     "LossGuard",
     "MFairFL",
+    "Private",
     "PropFair",
     "Reweighed",
     "TrimmedMean",
@@ -125,4 +127,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "coordinatemedian": CoordinateMedian,
     "trimmedmean": TrimmedMean,
     "geometricmedian": GeometricMedian,
+    "private": Private,
 }

@@ -10,11 +10,13 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, LocalWork, Memory, State, normalised, step
 from evenhand.algorithms.groups import (
+    group_blocks,
     group_entries,
     group_risks,
     group_share,
     group_shares,
     group_totals,
+    mended,
 )
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
@@ -22,6 +24,7 @@ from evenhand.errors import require_number, require_whole
 from evenhand.growth import grown, resettled
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model, mean
+from evenhand.privacy.bounds import Block, Contribution, Limits
 from evenhand.tree import Tree
 
 
@@ -94,6 +97,12 @@ class AgnosticFedAvg(Algorithm):
         weight = (group_share(asked) * asked.task.shared["scale"]).sum()
         step = {"delta": Entry(kind="update", per=weight), "weight": Entry(known=weight)}
         return {**step, **group_entries(asked)}
+
+    def contribution(self, limits: Limits) -> Contribution:
+        # beta is 1 on average; step and weight shrink together, so the step stays a weighted mean
+        step = {"delta": limits.weight * limits.clip, "weight": 2 * limits.weight}
+        blocks = (Block(step, 0.9), *group_blocks(limits))
+        return Contribution(blocks, {}, mend=mended(limits, least=0.5))
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         risks = group_risks(state, replies)

@@ -14,6 +14,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.messages import Asked, Entries, Reply, Task
 from evenhand.model import Model
+from evenhand.privacy.bounds import Contribution, Limits
 from evenhand.tree import Tree
 
 
@@ -56,6 +57,9 @@ class Clipped(Wrapper):
                 "model": self._pulled_back(start["model"], snapshot["model"]),
             }
         return self.inner.reply(model, start, end, data, task, memory)
+
+    def contribution(self, limits: Limits) -> Contribution | None:
+        return self.inner.contribution(limits)
 
     def entries(self, asked: Asked) -> Entries:
         return self.inner.entries(asked)

@@ -12,6 +12,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require_number
 from evenhand.messages import Asked, Entries, Reply, Task, stepped
 from evenhand.model import Model
+from evenhand.privacy.bounds import Contribution, Limits, of_a_step
 from evenhand.tree import Tree
 
 
@@ -58,6 +59,9 @@ class Ditto(Algorithm):
 
     def entries(self, asked: Asked) -> Entries:
         return stepped(asked)
+
+    def contribution(self, limits: Limits) -> Contribution:
+        return of_a_step(limits)
 
     def memory(self, params: Tree) -> Memory:
         return {"personal": params}

@@ -23,7 +23,7 @@ from evenhand.algorithm import (
     step,
     weighted,
 )
-from evenhand.algorithms.levels import by_client, checked_levels
+from evenhand.algorithms.levels import by_client, checked_levels, lowest
 from evenhand.algorithms.threshold import (
     FirstThreshold,
     one_step_first,
@@ -37,6 +37,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
+from evenhand.privacy.bounds import Block, Contribution, Limits
 from evenhand.tree import Tree
 
 
@@ -178,6 +179,16 @@ class FAFL(Algorithm, Reporting):
         # batches with high losses count for more, and their gradients are longer
         delta = Entry(kind="update", per=slopes, least=0.001 * a * most, slack=1.5)
         return {**stepped(asked), "delta": delta, "eta": moved}
+
+    def contribution(self, limits: Limits) -> Contribution:
+        require(
+            self.lr_eta is not None, "a private FAFL needs lr_eta: it bounds how far eta can move"
+        )
+        assert self.lr_eta is not None
+        # steps of eta: lr_eta (1 - s), 0 <= s <= 1 / alpha
+        moved = self.lr_eta * max(1.0, 1 / lowest("alpha", self.alpha) - 1) * limits.steps
+        step, eta = Block({"delta": limits.weight * limits.clip}, 0.95), limits.weight * moved
+        return Contribution((step, Block({"eta": eta}, 0.05)), {"weight": 1.0})
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model, eta = step(state["model"], replies), state["eta"] - mean_step(replies, "eta")

@@ -18,11 +18,13 @@ from evenhand.algorithm import (
     weighted,
 )
 from evenhand.algorithms.groups import (
+    group_blocks,
     group_entries,
     group_risks,
     group_share,
     group_shares,
     group_totals,
+    mended,
 )
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
@@ -30,6 +32,7 @@ from evenhand.errors import require, require_number
 from evenhand.growth import grown, resettled
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model, mean
+from evenhand.privacy.bounds import Block, Contribution, Limits
 from evenhand.simplex import project_simplex
 from evenhand.tree import Tree
 
@@ -110,6 +113,10 @@ class FedMinMax(Algorithm):
         per = (group_share(asked) * asked.task.shared["group_weight"]).sum()
         delta = Entry(kind="update", per=per, least=0.01 * asked.task.own["weight"])
         return {**stepped(asked), "delta": delta, **group_entries(asked)}
+
+    def contribution(self, limits: Limits) -> Contribution:
+        step = Block({"delta": limits.weight * limits.clip}, 0.9)
+        return Contribution((step, *group_blocks(limits)), {"weight": 1.0}, mend=mended(limits))
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)

@@ -25,6 +25,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
+from evenhand.privacy.bounds import Block, Contribution, Limits
 from evenhand.theory.rank_spread import RankSpread
 from evenhand.tree import Tree
 
@@ -123,6 +124,13 @@ class GIFAIR(Algorithm, Reporting):
 
     def entries(self, asked: Asked) -> Entries:
         return {**stepped(asked), **_reported(asked, changes=True)}
+
+    def contribution(self, limits: Limits) -> Contribution | None:
+        if self.exact_losses:
+            return None  # it asks everyone
+        step = Block({"delta": limits.weight * limits.clip}, 0.9)
+        loss, heard = Block({"team_loss": limits.loss}, 0.05), Block({"team_heard": 1.0}, 0.05)
+        return Contribution((step, loss, heard), {"weight": 1.0})
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         if not self.exact_losses:

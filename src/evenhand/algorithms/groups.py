@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.messages import Asked, Entries, Entry, Replies, Task
 from evenhand.model import Model
+from evenhand.privacy.bounds import Block, Limits
 from evenhand.tree import Tree
 
 
@@ -56,6 +59,26 @@ def group_entries(asked: Asked) -> Entries:
     """Declare what ``group_totals`` returns; the census has the number of samples in each group."""
     share = group_share(asked)
     return {"group_loss": Entry(kind="loss", per=share), "group_share": Entry(known=share)}
+
+
+def group_blocks(limits: Limits) -> tuple[Block, Block]:
+    """Bound what ``group_totals`` returns: a client's shares sum to its weight, whatever the number
+    of groups, and a loss is at most ``limits.loss`` per sample."""
+    loss = Block({"group_loss": limits.weight * limits.loss}, 0.05)
+    return loss, Block({"group_share": limits.weight}, 0.05)
+
+
+def mended(limits: Limits, least: float = -torch.inf) -> Callable[[Tree], Tree]:
+    """Return a function that brings noisy sums back to possible values: risks between zero and the
+    largest loss, and a normaliser of at least ``least``."""
+
+    def mend(total: Tree) -> Tree:
+        share = total["group_share"].clamp(min=0)
+        loss = torch.minimum(total["group_loss"].clamp(min=0), limits.loss * share)
+        weight = total["weight"].clamp(min=least)
+        return {**total, "group_share": share, "group_loss": loss, "weight": weight}
+
+    return mend
 
 
 def group_risks(state: State, replies: Replies) -> State:

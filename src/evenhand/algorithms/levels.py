@@ -43,6 +43,14 @@ class LevelTable(Mapping[str, float]):
 Levels = float | tuple[float, ...] | LevelTable  # for all clients, one per client, by client number
 
 
+def lowest(name: str, given: Any) -> float:
+    """Return the smallest level that a client can have."""
+    if not isinstance(given, LevelTable):
+        return float(min(given)) if isinstance(given, tuple) else float(given)
+    drawn = [given.get("low", LOW)] if "random" in given else []
+    return min([given.get("others", 1.0), *given.clients.values(), *drawn])
+
+
 def random_levels(
     clients: int,
     seed: int,

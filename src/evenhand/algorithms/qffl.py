@@ -11,9 +11,10 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, LocalWork, Memory, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.errors import require_choice, require_number
+from evenhand.errors import require, require_choice, require_number
 from evenhand.messages import Asked, Entries, Entry, Reply, Task
 from evenhand.model import Model
+from evenhand.privacy.bounds import Block, Contribution, Limits, at_least
 from evenhand.theory.aggregates import PowerMean
 from evenhand.tree import Tree
 
@@ -96,6 +97,26 @@ class QFFL(Algorithm, Reporting):
                 from_loss=lambda loss: most * loss**power,
             ),
         }
+
+    def contribution(self, limits: Limits) -> Contribution:
+        require(
+            self.q == 0 or self.q >= 1,
+            "a private QFFL needs q = 0 or q >= 1, got {}; below 1, F^(q-1) has no bound as F falls",
+            self.q,
+        )
+        require(
+            self.lipschitz is not None,
+            "a private QFFL needs lipschitz, a public number: one over the step size is usual",
+        )
+        assert self.lipschitz is not None
+        a, most, long = limits.weight, limits.loss**self.q, self.lipschitz * limits.clip
+        curved = self.q * limits.loss ** (self.q - 1) * long**2
+        h = a * (curved + self.lipschitz * most)
+        # step and weight shrink together, so that a client keeps its direction and counts less
+        block = Block({"delta": a * most * long, "weight": h})
+        # far below a client whose loss is a tenth of the cap
+        least = 0.01 * self.lipschitz * most
+        return Contribution((block,), {}, mend=at_least("weight", least))
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses < 0).any()):

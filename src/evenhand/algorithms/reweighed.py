@@ -37,6 +37,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require_choice
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task
 from evenhand.model import Model
+from evenhand.privacy.bounds import Contribution, Limits
 from evenhand.tree import Tree
 
 # methods whose clients minimise a mean over samples, and report losses only after training
@@ -160,6 +161,9 @@ class Reweighed(Wrapper):
     ) -> tuple[Reply, Memory]:
         weighing = self._weighing(model, data, task)
         return self.inner.reply(weighing, start, end, data, task, memory)
+
+    def contribution(self, limits: Limits) -> Contribution | None:
+        return self.inner.contribution(limits)
 
     def entries(self, asked: Asked) -> Entries:
         entries = self.inner.entries(asked)

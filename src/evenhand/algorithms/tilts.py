@@ -28,6 +28,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
+from evenhand.privacy.bounds import Block, Contribution, Limits, at_least
 from evenhand.tree import Tree
 
 
@@ -110,6 +111,16 @@ class ClientTilt(Tilt, Question):
             "within": (exponent.abs() <= most).to(weight.dtype),
         }
         return Reply(sent), memory
+
+    def contribution(self, limits: Limits) -> Contribution:
+        # a tilt of at most e^2 counts in full; beyond it step and weight shrink together
+        tilt = math.exp(min(abs(self.t) * limits.loss, 2.0)) if self.tilts else 1.0
+        a = limits.weight * tilt
+        fixed = {"untilted": 1.0, "above": 0.0, "within": 2.0}
+        # the mean tilt is near one, because the shift follows the objective
+        mend = at_least("weight", 0.2)
+        block = Block({"delta": a * limits.clip, "weight": a})
+        return Contribution((block,), fixed, mend=mend, unasked=True)
 
     def answer_entries(self, asked: Asked) -> Entries:
         share = asked.task.own["share"]

@@ -24,6 +24,8 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require_kind
 from evenhand.messages import Asked, Entries, Replies, Reply, Survey, Task
 from evenhand.model import Model
+from evenhand.privacy.bounds import Contribution, Limits
+from evenhand.privacy.protection import Protection
 from evenhand.tree import Tree
 
 
@@ -73,6 +75,9 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
     def entries(self, asked: Asked) -> Entries:
         return self._method.entries(asked)
 
+    def contribution(self, limits: Limits) -> Contribution | None:
+        return self._method.contribution(limits)
+
     # ---- optional interfaces of the other method
 
     def check(self, model: Model) -> None:
@@ -91,6 +96,9 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
 
     def reporting(self) -> Reporting | None:
         return self if self._method.reporting() is not None or self._overrides(Reporting) else None
+
+    def protection(self) -> Protection | None:
+        return self._method.protection()
 
     def ask(self, state: State) -> Survey | None:
         question = self._method.question()

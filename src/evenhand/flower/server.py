@@ -45,6 +45,7 @@ from evenhand.locks import hold
 from evenhand.model import Model
 from evenhand.training.callbacks import Callback, Hooks, require_callbacks
 from evenhand.training.fit import train
+from evenhand.training.protecting import protected
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
 
@@ -253,7 +254,8 @@ class _Run:
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
-        self.algorithm.init(self._model().init(), census)
+        method = protected(self.algorithm, self.settings, roster.population.clients)
+        method.init(self._model().init(), census)
 
     def _suits(self, client: Registration) -> None:
         """Raise a ValueError if the model cannot take a client's samples."""

@@ -35,6 +35,7 @@ class Tracker(Callback):
     several processes, the first one tracks.
     """
 
+    only_watches = True
     _tracks = False
 
     def require_package(self) -> None:

@@ -131,7 +131,13 @@ class Moment:
 
 
 class Callback:
-    """Code that is called during training; override what you need."""
+    """Code that is called during training; override what you need.
+
+    Set ``only_watches = True`` if it neither stops a run nor chooses its model. A private run with
+    any other callback has no epsilon, because scores are exact.
+    """
+
+    only_watches = False
 
     def check(self, run: RunInfo) -> None:
         """Raise a ValueError if the callback cannot work with a run; nothing was written yet."""

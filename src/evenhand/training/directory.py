@@ -26,7 +26,9 @@ its one method into the directory itself.
         personal.safetensors   each client's own model, for methods that have them
         adapter/           the trained adapter in PEFT's own form, for models of PEFT
         manifest.json      SHA-256 and size of these files; written last
+        privacy.json       of a private run: epsilon, what it covers and what must hold
         checkpoint.safetensors for resuming
+        secret.key         of a private run, mode 0600: its noise and cohorts, for resuming
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import rows_of
+from evenhand.privacy.secret import FILE as SECRET
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training import adapters
 from evenhand.training.about import about_run, run_table
@@ -63,7 +66,7 @@ SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients
 MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
-ENDING = "ending.json"
+ENDING, PRIVACY = "ending.json", "privacy.json"
 SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
 PREDICTIONS = "predictions.csv"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
@@ -82,6 +85,7 @@ METHOD_FILES = (
     THRESHOLDS,
     PREDICTIONS,
     ENDING,
+    PRIVACY,
     *adapters.FILES,
 )
 
@@ -176,6 +180,7 @@ def write_method(
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
         (folder / CHECKPOINT).unlink(missing_ok=True)
+        (folder / SECRET).unlink(missing_ok=True)
 
 
 def write_files(
@@ -211,6 +216,8 @@ def write_files(
         files.write_json(folder / ENDING, ending)
     else:  # that of an earlier result does not apply
         (folder / ENDING).unlink(missing_ok=True)
+    if result.privacy is not None:
+        files.write_json(folder / PRIVACY, result.privacy.to_json())
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
     files.write_tensors(

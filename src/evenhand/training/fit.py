@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,11 +26,14 @@ from evenhand.training.ending import Ending, Stopped
 from evenhand.training.evaluation import Judge
 from evenhand.training.places import alone
 from evenhand.training.provenance import begun_engine, note_place, place_of
+from evenhand.training.protecting import keep_secret, privacy_of, require_masks
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
 from evenhand.training.server import SingleServer
 from evenhand.training.settings import Options, Settings, takes_settings
 from evenhand.training.start import open_store, prepare, require_out
+
+log = logging.getLogger(__name__)
 
 # called after every round with the number of rounds done and the history row
 Progress = Callable[[int, Row], None]
@@ -149,10 +153,13 @@ def train(
         engine = processes.from_first(lambda: engine)
     attached = engine.attach(model, federation, settings.seed)
     exchange = processes.split(attached, model, federation)
+    require_masks(method, exchange)
     store, start = None, Start(state, {}, [], {})
     if out is not None:
         store, start = open_store(out, prepared, federation, algorithm, settings, resume)
         store.guard = guard or store.guard
+    keep_secret(method, out, start)
+    if out is not None:
         begun(model, engine)
     start = start._replace(ending=_resumed(start, settings, bool(hooks)))
     judge = Judge(method, model, federation, census, exchange)
@@ -175,11 +182,24 @@ def train(
         stopped = Stopped(server.done, settings.rounds, str(error))
         server.ending = server.ending._replace(stopped=stopped)
         failed = CallbackError(f"{error}; the error's result has the rounds done")
-        failed.result = next(server.results(rounds.finish()))[1]
+        failed.result = _result(server, rounds.finish(), algorithm, hooks)
         raise failed from error.__cause__
-    result = next(server.results(trained))[1]
+    result = _result(server, trained, algorithm, hooks)
     hooks.end(result)
     return result
+
+
+def _result(server: SingleServer, trained: int, algorithm: Algorithm, hooks: Hooks) -> Result:
+    """Return the result of a run, with the method as the user gave it and what it may claim."""
+    result = next(server.results(trained))[1]
+    watched = not all(callback.only_watches for callback in hooks.callbacks)
+    privacy = privacy_of(server.algorithm, server.state["model"], server.done, watched)
+    if privacy is None:
+        return result
+    if privacy.epsilon is not None and result.history_rows:
+        result.history_rows[-1]["epsilon"] = privacy.epsilon
+    log.info("%s", privacy.sentence)
+    return replace(result, algorithm=algorithm, privacy=privacy)
 
 
 def _resumed(start: Start, settings: Settings, watched: bool) -> Ending:

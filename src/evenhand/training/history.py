@@ -52,7 +52,7 @@ class Notes:
     def asked(
         self,
         rows: Rows,
-        count: int,
+        count: float,
         missing: Callable[[], Missing],
         info: list[Columns],
         wait: bool,
@@ -61,7 +61,7 @@ class Notes:
 
         Args:
             rows: the runs.
-            count: the number of clients.
+            count: the number of clients; of a private run, the expected number.
             missing: returns the clients that did not reply.
             info: the method's metrics of its step.
             wait: do not call ``missing`` before the notes are read.
@@ -73,7 +73,7 @@ class Notes:
     def _answered(
         self,
         runs: list[int] | None,
-        count: int,
+        count: float,
         silent: Missing,
         missing: Callable[[], Missing],
         info: list[Columns],

@@ -16,6 +16,7 @@ from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
+from evenhand.privacy.record import Privacy
 from evenhand.targets import Target
 from evenhand.training.deciding import Deciding
 from evenhand.training.ending import Stopped
@@ -67,6 +68,7 @@ class Outcome(Deciding):
     # the thresholds of its predictions; None for 0.5
     decision: Thresholds | None = None
     target: Target | None = None  # what the model predicts
+    privacy: Privacy | None = None  # what a private run may claim: epsilon, or why there is none
 
     @property
     def values(self) -> Floats:

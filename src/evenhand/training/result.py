@@ -39,6 +39,7 @@ class Result(Outcome):
         certificate: the objective at the end, effective weights, and the duality gap.
         stopped: why and after which round a callback ended the run; None if it did not.
         restored: the round whose model this is, if a callback chose an earlier one.
+        privacy: epsilon of a private run, what it covers and what must hold; None for others.
         decision: the thresholds that predictions use, see ``using``; None for 0.5.
     """
 

@@ -154,7 +154,7 @@ class Rounds:
         self._catch_up()
         info = server.step(rows, answers)
         missing = partial(server.missing, rows, draw, answers)
-        self.notes.asked(rows, ids.shape[-1], missing, info, wait=server.underway)
+        self.notes.asked(rows, server.shown(ids), missing, info, wait=server.underway)
         return scores
 
     def _question(self, t: int, moment: str, trained: list[Cohorts] | None = None) -> None:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, State
+from evenhand.algorithm import Algorithm, State
 from evenhand.cohort import Draw
 from evenhand.engines import Exchange
 from evenhand.engines.base import exchange_with
 from evenhand.engines.work import Train, Work
 from evenhand.local import LocalSolver
 from evenhand.messages import Replies, Survey, Task
+from evenhand.privacy.protection import never_empty
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.ending import Ending
@@ -31,6 +32,7 @@ from evenhand.training.history import Columns, Missing, Rows
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
 from evenhand.training.start import to_server
+from evenhand.training.steps import as_pair, with_round
 from evenhand.tree import Tree
 
 
@@ -46,20 +48,6 @@ class Answers(NamedTuple):
 
     replies: Replies
     good: Tensor | None = None  # (R', K) False for replies that are not finite and not summed
-
-
-def as_pair(algorithm: Algorithm, answer: Any) -> tuple[State, Info]:
-    """Return the answer of a method's ``server``; raise a TypeError unless it is two dicts."""
-    if isinstance(answer, tuple) and len(answer) == 2:
-        state, info = answer
-        if isinstance(state, dict) and isinstance(info, dict):
-            return state, info
-        got = f"({type(state).__name__}, {type(info).__name__})"
-    else:
-        got = type(answer).__name__
-    raise TypeError(
-        f"{type(algorithm).__name__}.server must return (state, info), two dicts, got {got}"
-    )
 
 
 class Server(ABC):
@@ -109,6 +97,10 @@ class Server(ABC):
     @abstractmethod
     def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
         """Return clients without a valid reply, by run; runs without any may be omitted."""
+
+    def shown(self, ids: Tensor) -> float:
+        """Return how many clients take part, as far as the history may say it."""
+        return ids.shape[-1]
 
     @abstractmethod
     def drawn(
@@ -196,6 +188,7 @@ class SingleServer(Server):
         self.algorithm = self.client = algorithm
         self.client_at_last = algorithm.local_work().last
         self.local, self.seed, self.judge = settings.local, settings.seed, judge
+        self.protection = algorithm.protection()
         self.link, self.here = exchange, exchange.here
         self.state, memories, history, tracked, self.ending = start
         if memories:
@@ -238,14 +231,21 @@ class SingleServer(Server):
         return [(None, info)]
 
     def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
+        if self.protection is not None:
+            return {}  # it would tell who was drawn
         return {0: set(draw.ids.tolist()) - set(answers.replies.ids.tolist())}
+
+    def shown(self, ids: Tensor) -> float:
+        return ids.shape[-1] if self.protection is None else self.protection.expected
 
     def drawn(
         self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
     ) -> list[Cohorts]:
         weighting = self.algorithm.weighting() if own else None
         weight = None if weighting is None else weighting.chances(self.state)
-        return [Cohorts(None, draw(self.seed, weight))]
+        if self.protection is None:
+            return [Cohorts(None, draw(self.seed, weight))]
+        return [Cohorts(None, never_empty(draw(self.protection.source.cohorts, weight)))]
 
     def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
         weighting = self.algorithm.weighting()
@@ -311,9 +311,3 @@ class SingleServer(Server):
     def scores(self, part: str, round: int) -> Row:
         """Return metrics over clients of the present models, on one part of their data."""
         return self.judge.numbers_on(part, self.state, round)
-
-
-def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
-    """Add what every method needs to a task: the step size and the cohort's coefficients."""
-    shared = {**task.shared, "lr": torch.as_tensor(lr, dtype=torch.float64)}
-    return Task(shared, {**task.own, "weight": draw.weight, "share": draw.share})

@@ -23,6 +23,7 @@ from evenhand.metrics.metric import named_metrics
 from evenhand.metrics.trying import measured
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start, identify, identify_as_before
+from evenhand.training.protecting import protected
 from evenhand.training.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def prepare(
     if simulated:  # other engines need no samples here
         require_kind("federation", population, Federation, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    algorithm = protected(algorithm, settings, population.clients)
     model = Model(module, settings.loss, settings.output, settings.normalisation)
     model = model.with_precision(settings.precision)
     if settings.device is not None:

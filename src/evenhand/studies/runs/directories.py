@@ -82,7 +82,8 @@ def is_finished(folder: Path) -> bool:
     files.clear_partial(folder)
     done = is_whole(folder)
     if done:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, SECRET):
+            (folder / name).unlink(missing_ok=True)
     return done
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from evenhand.local import LocalSolver
 
 
-MEANINGS = {"k": "clients per round"}  # of required keywords whose names do not say it
+MEANINGS = {
+    "k": "clients per round",
+    "rate": "each client's probability to take part",
+}  # of required keywords whose names do not say it
 
 
 def check_name(what: str, name: Any, known: Collection[str]) -> None:
@@ -142,12 +145,13 @@ def changed_local(local: LocalSolver, changes: Mapping[str, Any]) -> LocalSolver
 
 def build_cohort(table: Mapping[str, Any]) -> Cohort:
     """The cohort of a [cohort] table."""
-    from evenhand.cohort import Full, Proportional, Uniform
+    from evenhand.cohort import Full, Poisson, Proportional, Uniform
 
     kinds: dict[str, type[Cohort]] = {
         "full": Full,
         "uniform": Uniform,
         "proportional": Proportional,
+        "poisson": Poisson,
     }
     name = table.get("name", "")
     check_name("cohort", name, kinds)

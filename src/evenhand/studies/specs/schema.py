@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from evenhand.algorithms import ALGORITHMS
-from evenhand.cohort import Full, Proportional, Uniform
+from evenhand.cohort import Full, Poisson, Proportional, Uniform
 from evenhand.data.partitions import PARTITIONS
 from evenhand.data.shifts import shifted
 from evenhand.data.splits import KEYS as SPLIT_KEYS
@@ -97,6 +97,7 @@ def _tables() -> dict[str, Schema]:
         "full": _of_class(Full, {}),
         "uniform": _of_class(Uniform, {}, ("k",)),
         "proportional": _of_class(Proportional, {}, ("k",)),
+        "poisson": _of_class(Poisson, {}, ("rate",)),
     }
     return {
         "name": NAME,

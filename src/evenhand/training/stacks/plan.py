@@ -24,6 +24,7 @@ from evenhand.local import LocalSolver
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.directory import Origin
+from evenhand.training.protecting import protected
 from evenhand.training.settings import Settings
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of
 from evenhand.training.stacks.trial import same_function, unstackable
@@ -142,6 +143,9 @@ class Plan:
             )
         for alike in waiting.values():
             one = alike[0]
+            if one.run.algorithm.protection() is not None:  # each has a secret of its own
+                yield from (Stack([entry], []) for entry in alike)
+                continue
             varying = self._differing(one.kind)
             apart = unstackable(one.run.algorithm, one.model, self.federation, self.census, varying)
             pieces: dict[object, list[Entry]] = {}
@@ -160,7 +164,8 @@ class Plan:
         require_kind("algorithm", run.algorithm, Algorithm, "FedAvg()")
         settings = run.settings(self.settings)
         model, build = self._model(run, settings)
-        state = run.algorithm.init(tree.to(model.init(), "cpu"), self.census)
+        method = protected(run.algorithm, settings, self.federation.clients)
+        state = method.init(tree.to(model.init(), "cpu"), self.census)
         store, start = None, Start(state, {}, [], {})
         if run.out is not None:
             prepared = Prepared(model, self.census, state, run.algorithm)

@@ -20,13 +20,14 @@ from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
 from evenhand.training.evaluation import Judge
 from evenhand.training.history import Columns, Missing, Rows, columns_of
-from evenhand.training.server import Answers, Cohorts, Server, as_pair, with_round
+from evenhand.training.server import Answers, Cohorts, Server
 from evenhand.training.stacks.cohorts import grouped, merged, places
 from evenhand.training.stacks.evaluation import Evaluations, OneRun
 from evenhand.training.stacks.hyperparameters import ClientView, with_numbers
 from evenhand.training.stacks.plan import Stack
 from evenhand.training.stacks.states import States, joined, plain_to_cpu, some_rows
 from evenhand.training.start import to_server
+from evenhand.training.steps import as_pair, with_round
 from evenhand.tree import Tree
 
 
