@@ -3,7 +3,7 @@
     python -m benchmarks.robust [--only NAME] [--out FILE]
     python -m benchmarks.robust --tables FILE
 
-The first form trains (about 15 minutes on one core) and writes a row per federation, method,
+The first form trains (about ten minutes on one core) and writes a row per federation, method,
 centre, attack and seed to FILE; both print the tables of docs/results/robust.md. Digits by writer
 are looked for in $EVENHAND_DATA, else in the user's cache directory.
 """
@@ -82,8 +82,8 @@ def writers(seed: int) -> eh.Federation:
 
 # name: how it is made, clients of the minority, attackers, rounds, step size, seeds
 FEDERATIONS: dict[str, tuple[Callable[[int], eh.Federation], int, int, int, float, int]] = {
-    "digits": (digits, 5, 2, 150, 0.2, 5),
-    "writers": (writers, 8, 4, 60, 0.1, 3),
+    "digits": (digits, 5, 2, 150, 0.2, 3),
+    "writers": (writers, 8, 4, 60, 0.1, 2),
 }
 
 
