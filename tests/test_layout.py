@@ -41,6 +41,7 @@ ORDER = (
     "local",
     "cohort",
     "growth",
+    "privacy",
     "theory",
     "algorithm",
     "algorithms",

@@ -38,7 +38,7 @@ from evenhand.messages import (
 from evenhand.model import Model
 from evenhand.privacy.bounds import Contribution, Limits, of_a_step
 from evenhand.privacy.protection import Protection
-from evenhand.theory.certificate import Certificate
+from evenhand.theory.certificate import Certificate as Certificate
 from evenhand.tree import Tree
 
 # of a question: before training; when the answers are known; after the server's step; at the end

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import MOMENTS, Algorithm, Info, LocalWork, Memory, Question, State, visible
+from evenhand.algorithm import Algorithm, Info, LocalWork, Memory, Question, State
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.privately import (
+    assumptions,
+    capped,
+    checked_shares,
+    finite_or,
+    public,
+    refuse,
+)
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import RunError, require, require_choice, require_number, require_whole
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
-from evenhand.privacy.accounting import EVERYONE, epsilon_of, noise_for
-from evenhand.privacy.bounds import Block, Contribution, Limits
-from evenhand.privacy.noise import released
+from evenhand.privacy.accounting import epsilon_of, noise_for
+from evenhand.privacy.bounds import Block, Contribution, Limits, with_noise
 from evenhand.privacy.protection import Facts, Protection
 from evenhand.privacy.record import EXACT, OWN, Privacy
 from evenhand.privacy.secret import Secret
@@ -39,8 +44,8 @@ STEP = 0.2  # of adaptive clipping
 class Private(Wrapper, Protection):
     """Bound what a trained model tells about any one client: differential privacy.
 
-        client:  u_i = its whole total, entries divided by public bounds, scaled to length 1 at most
-        server:  sum of u_i + N(0, noise^2), back in the entries' units; then the inner method's step
+        client:  u_i = its whole total, entries divided by public bounds, scaled to length <= 1
+        server:  sum of u_i + N(0, noise^2), in the entries' units again; the inner method's step
 
     The unit is a client with all its data, in all rounds. Normalisers are public numbers where the
     method allows it, not sums over those who came. A client whose values are not finite sends
@@ -106,7 +111,7 @@ class Private(Wrapper, Protection):
             not isinstance(self.inner, Private), "a method is made private once; remove one Private"
         )
         if self.group_shares is not None:
-            object.__setattr__(self, "group_shares", _shares(self.group_shares))
+            object.__setattr__(self, "group_shares", checked_shares(self.group_shares))
         if self.secret is not None:
             object.__setattr__(self, "_secret", Secret.of(self.secret))
 
@@ -116,7 +121,7 @@ class Private(Wrapper, Protection):
         scheme = facts.scheme
         require(
             facts.weights == "uniform",
-            'Private needs weights="uniform": with weights="{}" each client\'s weight depends on how'
+            'Private needs weights="uniform": with weights="{}" a client\'s weight depends on how'
             " much data the others have",
             facts.weights,
         )
@@ -141,8 +146,8 @@ class Private(Wrapper, Protection):
     def source(self) -> Secret:
         require(
             self._secret is not None,
-            "Private has no secret before a run begins; train with evenhand.fit, or set secret for a"
-            " simulation",
+            "Private has no secret before a run begins; train with evenhand.fit, or set secret for"
+            " a simulation",
         )
         assert self._secret is not None
         return self._secret
@@ -172,26 +177,7 @@ class Private(Wrapper, Protection):
             simulated=self.source.simulated,
             why_not=why_not,
             uncovered=(EXACT, *((OWN,) if self.personal else ())),
-            assumptions=self._assumptions(scheme.kind == EVERYONE),
-        )
-
-    def _assumptions(self, everyone: bool) -> tuple[str, ...]:
-        hidden = "nobody learns who took part in a round; logs of the server that name clients stay"
-        by = {
-            "server": "the server is trusted with the sums, to which it adds the noise",
-            "clients": "at least as many clients as the threshold answer and add their part of the"
-            " noise",
-        }
-        assert self._facts is not None
-        return (
-            self._facts.scheme.in_words,
-            *(() if everyone else (f"{hidden} with it",)),
-            by[self.noise_by],
-            "the number of clients, their teams and the initial model are public",
-            "settings were not chosen by results on these clients' data; each run that was"
-            " compared, and each that is published, adds its own epsilon",
-            "whether a client answers in time does not depend on its data",
-            "the secret is kept: whoever has it can remove the noise",
+            assumptions=assumptions(scheme, self.noise_by),
         )
 
     # ---- bounds
@@ -215,7 +201,7 @@ class Private(Wrapper, Protection):
         if self.adaptive is not None:
             # the bit's noise on the count is a twentieth of the expected cohort (Andrew et al.), or
             # 2.5 times that of the rest
-            known["bit"] = min(0.2, max(0.01, 10 * self._multiplier / expected)) ** 2
+            known["bit"] = min(0.2, 10 * (self._multiplier or 1.0) / expected) ** 2
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
 
     def check_resumed(self, state: State) -> None:
@@ -240,9 +226,9 @@ class Private(Wrapper, Protection):
     # ---- the server
 
     def init(self, params: Tree, census: Census) -> State:
-        self._refuse(census)
+        refuse(self.inner, census, Limits(1.0, self.clip, self.loss_cap or 1.0, 1.0))
         known = self._first(census.clients)
-        state = self.inner.init(params, self._public(census))
+        state = self.inner.init(params, public(census, self.group_shares))
         self._bounds(known)  # raises if a limit is missing
         # not sent: how often noise was added, and how much
         own = {"round": torch.tensor(0), "noise": torch.tensor(self._multiplier).double()}
@@ -256,7 +242,9 @@ class Private(Wrapper, Protection):
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         known = state[KEY]
         bound, bit = self._bounds(known)
-        sent = self._noisy(replies.total, int(known["round"]))
+        sent, std = replies.total, self._multiplier
+        if std > 0 and self.noise_by == "server":
+            sent = with_noise(sent, std, self.source.key, f"round {int(known['round'])}")
         # nothing may depend on who took part
         expected = 1 / float(known["weight"])
         ids = torch.arange(max(1, round(expected)))
@@ -272,8 +260,8 @@ class Private(Wrapper, Protection):
 
     def join(self, state: State, before: State, after: State) -> State:
         raise ValueError(
-            "clients cannot join a private run, whose accounting is for a fixed number of them; start"
-            " a new run"
+            "clients cannot join a private run, whose accounting is for a fixed number of them;"
+            " start a new run"
         )
 
     def question(self, moment: str = "before") -> Question | None:
@@ -282,74 +270,12 @@ class Private(Wrapper, Protection):
     def weighting(self) -> None:
         return None
 
-    def _noisy(self, total: Tree, round: int) -> Tree:
-        """Return the sums with noise, unless clients have added it."""
-        std = self._multiplier
-        if std == 0 or self.noise_by == "clients":
-            return total
-        flat = {
-            path: torch.from_numpy(
-                released(_array(leaf), std, self.source.key, f"round {round}: {path}")
-            ).to(leaf.device)
-            for path, leaf in tree.flatten(total).items()
-        }
-        return tree.unflatten(flat)
-
-    def _public(self, census: Census) -> Census:
-        """Return what is public about the clients: their number, teams and names."""
-        like = census.weight
-        counts = census.group_counts
-        if counts is not None:
-            groups = counts.shape[1]
-            shares = self.group_shares or (1 / groups,) * groups
-            require(
-                len(shares) == groups,
-                "group_shares needs a share for each of {} groups, got {}",
-                groups,
-                len(shares),
-            )
-            counts = torch.tensor(shares, dtype=torch.float64).expand(census.clients, groups)
-        return census._replace(
-            sizes=torch.ones_like(census.sizes),
-            weight=torch.full_like(like, 1 / census.clients),
-            group_counts=counts,
-        )
-
-    def _refuse(self, census: Census) -> None:
-        """Raise unless the inner method can be private."""
-        name = type(self.inner).__name__
-        limits = Limits(1.0, self.clip, self.loss_cap or 1.0, 1.0)
-        found = self.inner.contribution(limits)
-        seen = ", ".join(visible(self.inner, census))
-        require(
-            not seen, "{} cannot be private: its server sees each client's {}", name, _own(seen)
-        )
-        require(
-            self.inner.weighting() is None,
-            "{} cannot be private: what it learns about some clients sets the weights of others",
-            name,
-        )
-        require(
-            found is not None,
-            "{} cannot be private: it does not say how large one client's part of its sums can be"
-            " (Algorithm.contribution)",
-            name,
-        )
-        assert found is not None
-        asks = [moment for moment in MOMENTS if self.inner.question(moment) is not None]
-        require(
-            not asks or found.unasked,
-            "{} cannot be private with these settings: it asks clients a question, whose answers"
-            " would be exact",
-            name,
-        )
-
     # ---- one client
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        reply, kept = self.inner.reply(self._capped(model), start, end, data, task, memory)
+        reply, kept = self.inner.reply(capped(model, self.loss_cap), start, end, data, task, memory)
         require(not reply.each, "{} sends more than sums", type(self.inner).__name__)
         bound, bit = self._bounds(task.shared[KEY])
         sent, length = bound.clipped(reply.total)
@@ -358,7 +284,9 @@ class Private(Wrapper, Protection):
             inside = torch.where(length.isfinite(), inside, 0)
             sent = {**sent, **bit.clipped({INSIDE: inside})[0]}
         here = task.own["weight"] > 0  # not a stand-in for an empty cohort
-        return Reply(tree.map(lambda leaf: torch.where(here, leaf, 0), sent)), _known(kept, memory)
+        return Reply(tree.map(lambda leaf: torch.where(here, leaf, 0), sent)), finite_or(
+            kept, memory
+        )
 
     def entries(self, asked: Asked) -> Entries:
         bound, bit = self._bounds(asked.task.shared[KEY])
@@ -372,46 +300,3 @@ class Private(Wrapper, Protection):
             return work
         std = self._multiplier  # of every entry, because entries are divided by their bounds
         return replace(work, noise=lambda form: tree.map(lambda x: torch.full_like(x, std), form))
-
-    def _capped(self, model: Model) -> Model:
-        """Return the model with losses of at most ``loss_cap``; training uses the true ones."""
-        if self.loss_cap is None:
-            return model
-        cap = self.loss_cap
-
-        def losses(params: Tree, batch: Batch) -> Tensor:
-            return model.losses(params, batch).clamp(-cap, cap)
-
-        twin = copy.copy(model)
-        twin.losses = losses  # type: ignore[method-assign]
-        return twin
-
-
-def _array(leaf: Tensor) -> np.ndarray:  # type: ignore[type-arg]
-    return leaf.detach().cpu().double().numpy()
-
-
-def _known(kept: Memory, before: Memory) -> Memory:
-    """Return what a client remembers: what it knew before, if the new values are not finite."""
-    leaves = tree.leaves(kept)
-    if not leaves:
-        return kept
-    fine = torch.stack([leaf.isfinite().all() for leaf in leaves]).all()
-    return tree.where(fine, kept, before)
-
-
-def _own(seen: str) -> str:
-    return seen.removeprefix("its ")
-
-
-def _shares(given: object) -> tuple[float, ...]:
-    require(
-        isinstance(given, Sequence) and not isinstance(given, str),
-        "group_shares must be a list of shares, such as [0.7, 0.3], got {!r}",
-        given,
-    )
-    assert isinstance(given, Sequence)
-    for share in given:
-        require_number("each of group_shares", share, "(0, 1]")
-    require(abs(sum(given) - 1) < 1e-6, "group_shares must sum to 1, got {}", sum(given))
-    return tuple(float(share) for share in given)

@@ -101,7 +101,7 @@ class QFFL(Algorithm, Reporting):
     def contribution(self, limits: Limits) -> Contribution:
         require(
             self.q == 0 or self.q >= 1,
-            "a private QFFL needs q = 0 or q >= 1, got {}; below 1, F^(q-1) has no bound as F falls",
+            "a private QFFL needs q = 0 or q >= 1, got {}; below 1, F^(q-1) has no bound",
             self.q,
         )
         require(

@@ -18,6 +18,7 @@ from evenhand.cli.describe import describe
 from evenhand.cli.export import export
 from evenhand.cli.flower import flower
 from evenhand.cli.predict import predict
+from evenhand.cli.privacy import privacy
 from evenhand.cli.report import report
 from evenhand.cli.reproduce import reproduce
 from evenhand.cli.run import resume, run
@@ -31,7 +32,7 @@ SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify", "thresholds"),
     "Use a trained model": ("predict", "export", "card"),
-    "Data and methods": ("data", "algorithms", "spec"),
+    "Data and methods": ("data", "algorithms", "privacy", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
 }
@@ -102,6 +103,7 @@ main.add_command(benchmark)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(predict)
+main.add_command(privacy)
 main.add_command(report)
 main.add_command(reproduce)
 main.add_command(verify)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
 
 # options that are keys of a spec
-SETTINGS = ("rounds", "seed", "engine", "device", "precision", "normalisation")
+SETTINGS = ("rounds", "seed", "engine", "device", "precision", "normalisation", "weights")
 ALGORITHM_HELP = (
     "Train with this method instead of the spec's; repeat for several. Examples: -a qffl:q=2, -a"
     " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that wraps another: -a"
@@ -89,6 +89,11 @@ def spec_options(
             "--normalisation",
             type=click.Choice(["frozen", "local"]),
             help="Of BatchNorm: frozen keeps its statistics, local (FedBN) keeps it on clients.",
+        ),
+        click.option(
+            "--weights",
+            type=click.Choice(["data", "uniform"]),
+            help="Of clients: their share of the samples, or all equal.  [default: data]",
         ),
         click.option(
             "--metric",

@@ -255,10 +255,20 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         click.echo(json_text({**found, **_about(findings), **tables}))
     else:
         findings.show(console=console, verbose=view.verbose)
+        _show_privacy(console, findings)
         page = _report(findings, directory, view)  # the answer is printed, whatever happens here
         _show_places(console, findings, directory, page)
     if view.opened and page is not None:
         open_page(page)
+
+
+def _show_privacy(console: Console, findings: Findings) -> None:
+    """Print what private methods may claim."""
+    from evenhand.studies.analysis.privacy_in_words import about_privacy
+
+    for label in findings.study.labels:
+        if line := about_privacy(findings.study, label):
+            console.print(f"\n{line}", highlight=False, markup=False)
 
 
 def _report(findings: Findings, directory: Path, view: View) -> Path | None:
@@ -295,6 +305,11 @@ def _about(findings: Findings) -> dict[str, Any]:
         "seeds": study.seeds,
         "answer": findings.answer.sentences,
         "next": findings.answer.command,
+        "privacy": {
+            label: found.to_json()
+            for label in study.labels
+            if (found := study.trials[label, study.seeds[0]].privacy) is not None
+        },
         "intervals": {"over": comparison.over, "level": comparison.level},
     }
     if sweep is None:

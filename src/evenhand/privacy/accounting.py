@@ -1,11 +1,11 @@
 """Epsilon of a run, computed by dp-accounting for the scheme that was used.
 
-| who takes part                 | accountant, neighbouring federations                             |
-|--------------------------------|------------------------------------------------------------------|
-| everyone                       | PLD; one client more or less                                     |
-| each with probability ``rate`` | PLD, amplified by a secret cohort; one client more or less       |
-| ``k`` distinct clients         | RDP, amplified by a secret cohort; one client replaced, which    |
-|                                | changes a sum by twice its bound, so the multiplier is half of z |
+| who takes part                 | accountant, neighbouring federations                            |
+|--------------------------------|-----------------------------------------------------------------|
+| everyone                       | PLD; one client more or less                                    |
+| each with probability ``rate`` | PLD, amplified by a secret cohort; one client more or less      |
+| ``k`` distinct clients         | RDP, amplified by a secret cohort; one client replaced: a sum   |
+|                                | changes by twice its bound, so the multiplier is half the noise |
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from evenhand.errors import require, require_number, require_whole
 from evenhand.privacy.needed import import_needed
 
 EVERYONE, POISSON, WITHOUT_REPLACEMENT = "everyone", "poisson", "without replacement"
+# of this size an epsilon promises nothing, and PLD takes minutes; RDP's bound is then enough
+HUGE = 100.0
 FINEST = 1e-4  # of the multiplier that belongs to an epsilon
 
 
@@ -84,10 +86,17 @@ def epsilon_of(scheme: Scheme, noise: float, rounds: int, delta: float) -> float
         return 0.0
     if noise == 0:
         return math.inf
-    accountant = _accountant(scheme)
     with _quietly():
-        accountant.compose(_event(scheme, noise, rounds))
-        return float(accountant.get_epsilon(delta))
+        bound = _composed(scheme, noise, rounds, delta, rdp=True)
+        if scheme.kind == WITHOUT_REPLACEMENT or bound > HUGE:
+            return bound
+        return _composed(scheme, noise, rounds, delta, rdp=False)
+
+
+def _composed(scheme: Scheme, noise: float, rounds: int, delta: float, rdp: bool) -> float:
+    accountant = _accountant(scheme, rdp)
+    accountant.compose(_event(scheme, noise, rounds))
+    return float(accountant.get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)
@@ -98,9 +107,13 @@ def noise_for(scheme: Scheme, epsilon: float, rounds: int, delta: float) -> floa
     require_whole("rounds", rounds, 1)
     # RDP's answer is fast and never too small; that of PLD is a little below it
     guess = _calibrated(scheme, epsilon, rounds, delta, True, 0.1, 1.0)
-    if scheme.kind == WITHOUT_REPLACEMENT:
+    if scheme.kind == WITHOUT_REPLACEMENT or epsilon > HUGE:
         return guess
-    return _calibrated(scheme, epsilon, rounds, delta, False, guess / 2, guess)
+    low = 0.9 * guess
+    with _quietly():
+        while _composed(scheme, low, rounds, delta, rdp=False) <= epsilon:
+            low *= 0.9
+    return _calibrated(scheme, epsilon, rounds, delta, False, low, guess)
 
 
 def _calibrated(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.errors import require
+from evenhand.privacy.noise import released
 from evenhand.tree import Tree
 
 # what a client leaves of its bound, for rounding: of its entries to float32, and of the sum to the
@@ -135,6 +136,21 @@ def of_a_step(limits: Limits) -> Contribution:
     """Return the bound of what ``evenhand.algorithm.weighted`` returns: a step, and a normaliser
     that is one on average."""
     return Contribution((Block({"delta": limits.weight * limits.clip}),), {"weight": 1.0})
+
+
+def with_noise(sums: Tree, std: float, secret: bytes, label: str) -> Tree:
+    """Return sums with noise on every entry; another label gives other noise."""
+    return tree.unflatten(
+        {
+            path: _noisy(leaf, std, secret, f"{label}: {path}")
+            for path, leaf in tree.flatten(sums).items()
+        }
+    )
+
+
+def _noisy(leaf: Tensor, std: float, secret: bytes, label: str) -> Tensor:
+    values = leaf.detach().cpu().double().numpy()
+    return torch.as_tensor(released(values, std, secret, label), device=leaf.device)
 
 
 def at_least(name: str, low: float) -> Callable[[Tree], Tree]:

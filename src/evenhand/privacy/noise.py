@@ -5,9 +5,9 @@ them; both can give a value away (Mironov, 2012). So a sum is first rounded to a
 noise or finer. The noise is rounded to the same grid and added in integers: what is released is
 a multiple of the grid, and equals the rounded value of sum plus continuous noise.
 
-Uniform bits are those of AES-256 in counter mode under HMAC-SHA256(secret, label); the normal
-distribution is that of Box and Muller, computed in float64. It ends at 8.5 standard deviations, beyond
-which a normal number lies with probability 2e-17.
+Uniform bits are those of AES-256 in counter mode under HMAC-SHA256(secret, label). Box and Muller's
+method makes normal numbers of them, in float64. They end at 8.5 standard deviations, beyond which a
+normal number lies with probability 2e-17.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def released(
     )
     noise = np.rint(std / cell * gaussians(secret, label, values.size)).astype(np.int64)
     sums = scaled.astype(np.int64) + noise.reshape(values.shape)
-    return sums.astype(np.float64) * cell
+    return np.asarray(sums.astype(np.float64) * cell)
 
 
 class _Stream:
@@ -75,4 +75,5 @@ class _Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         bits = np.frombuffer(self._cipher.update(bytes(8 * count)), np.dtype("<u8"))
-        return (bits >> np.uint64(11)) * 2.0**-53
+        found: NDArray[np.float64] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return found

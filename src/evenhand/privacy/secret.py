@@ -74,8 +74,8 @@ def _read(path: Path) -> bytes:
         key = bytes.fromhex(path.read_text().strip())
     except FileNotFoundError as error:
         raise RunError(
-            f"{path} is gone, and with it the noise of this private run: rounds after the checkpoint"
-            " cannot be repeated; train again in another directory"
+            f"{path} is gone, and with it the noise of this private run: rounds after the"
+            " checkpoint cannot be repeated; train again in another directory"
         ) from error
     except (OSError, ValueError) as error:
         raise RunError(

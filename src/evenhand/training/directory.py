@@ -162,6 +162,12 @@ def write_samples(federation: Population, directory: Path) -> None:
     files.write_tensors(directory / SAMPLES, samples_of(federation))
 
 
+def forget_checkpoint(folder: Path) -> None:
+    """Delete what a finished method was resumed from."""
+    for name in (CHECKPOINT, SECRET):
+        (folder / name).unlink(missing_ok=True)
+
+
 @processes.on_first
 def write_method(
     result: Outcome,
@@ -179,8 +185,7 @@ def write_method(
     write_files(result, folder, predicted, module)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-        (folder / SECRET).unlink(missing_ok=True)
+        forget_checkpoint(folder)
 
 
 def write_files(

@@ -25,8 +25,8 @@ from evenhand.training.directory import SCORES, Origin
 from evenhand.training.ending import Ending, Stopped
 from evenhand.training.evaluation import Judge
 from evenhand.training.places import alone
-from evenhand.training.provenance import begun_engine, note_place, place_of
 from evenhand.training.protecting import keep_secret, privacy_of, require_masks
+from evenhand.training.provenance import begun_engine, note_place, place_of
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
 from evenhand.training.server import SingleServer

@@ -22,8 +22,9 @@ def protected(algorithm: Algorithm, settings: Settings, clients: int) -> Algorit
     protection = algorithm.protection()
     if protection is None:
         return algorithm
+    outermost: object = protection
     require(
-        protection is algorithm,
+        outermost is algorithm,
         "Private must be the outermost method, because what is around it would act on messages that"
         " it has bounded; write Private(inner={}(...))",
         type(algorithm).__name__,
@@ -52,8 +53,8 @@ def require_masks(method: Algorithm, exchange: Exchange) -> None:
     """Raise if clients are to add noise and would then send it unmasked."""
     require(
         method.local_work().noise is None or getattr(exchange, "masked", False),
-        'noise_by="clients" needs masked sums: a part of the noise does not protect a total that the'
-        ' server sees; use an engine with masked sums, or noise_by="server"',
+        'noise_by="clients" needs masked sums: a part of the noise does not protect a total that'
+        ' the server sees; use an engine with masked sums, or noise_by="server"',
     )
 
 

@@ -23,8 +23,8 @@ from evenhand.engines.base import exchange_with
 from evenhand.engines.work import Train, Work
 from evenhand.local import LocalSolver
 from evenhand.messages import Replies, Survey, Task
-from evenhand.privacy.protection import never_empty
 from evenhand.metrics.scores import Row
+from evenhand.privacy.protection import never_empty
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.ending import Ending
 from evenhand.training.evaluation import Judge

@@ -6,6 +6,7 @@ from evenhand.page import server
 from evenhand.page.card.blocks import Block, Bullets, Paragraph, Section, Table
 from evenhand.page.card.subject import Subject
 from evenhand.studies.analysis.convergence import trend
+from evenhand.studies.analysis.privacy_in_words import about_privacy, privacy_of
 from evenhand.studies.analysis.writing import count_of
 
 NONE = (
@@ -18,7 +19,10 @@ def privacy(subject: Subject) -> Section:
     """What the server learned of single clients, and what protected them."""
     study = subject.study
     row = server.row_of(study, subject.label)
+    found = privacy_of(study, subject.label)
     blocks: list[Block] = [Paragraph(NONE)]
+    if found is not None:
+        blocks = [Bullets([about_privacy(study, subject.label), *found.lines[1:]])]
     if not row:
         blocks.append(Paragraph("The run does not record what the server saw."))
         return Section("privacy", server.heading(study), blocks)

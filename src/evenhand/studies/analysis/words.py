@@ -15,6 +15,7 @@ from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.groups import known_gaps, spoken_of
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.local_in_words import local_sentence
+from evenhand.studies.analysis.privacy_in_words import about_privacy
 from evenhand.studies.analysis.writing import (
     change,
     client,
@@ -40,6 +41,7 @@ def sentences(found: Evidence) -> list[str]:
     lines = [*warnings(found), *(line for label in study.labels if (line := _void(study, label)))]
     lines += [line for label in study.labels if (line := _unmet(study, label))]
     lines += [line for label in study.labels if (line := stopped_early(study, label))]
+    lines += [line for label in study.labels if (line := about_privacy(study, label))]
     if study.reference is not None:
         lines += [_effect(found, label) for label in _worth_a_sentence(found)]
         lines += [line for label in found.others if (line := _leaning(found, label))]

@@ -13,8 +13,18 @@ import numpy as np
 from evenhand.errors import DataError, RunError, first_line
 from evenhand.metrics.scores import Columns
 from evenhand.metrics.thresholds import Thresholds
-from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
+from evenhand.privacy.record import Privacy
+from evenhand.reading import (
+    RESTORE,
+    damaged,
+    read_json,
+    read_rows,
+    read_table,
+    read_tensors,
+    read_text,
+)
 from evenhand.targets import Target
+from evenhand.training.checkpoints import HISTORY
 from evenhand.training.directory import ENCODING, SPEC, THRESHOLDS
 from evenhand.training.manifest import Manifest, Sealed
 
@@ -33,6 +43,16 @@ SHARES = (
     "calibration_error",
 )
 COUNTS = ("count", "train_count")
+
+
+def rounds_done(folder: Path) -> int:
+    """The rounds in a history."""
+    return len(read_rows(folder / HISTORY)) if (folder / HISTORY).exists() else 0
+
+
+def privacy_in(table: Mapping[str, Any] | None) -> Privacy | None:
+    """What a private run may claim, from its file."""
+    return None if table is None else Privacy.from_json(table)
 
 
 def read_scores(path: Path, way_out: str = RESTORE) -> Columns:

@@ -23,11 +23,13 @@ from evenhand.metrics.scores import Columns
 from evenhand.reading import RESTORE, damaged, read_json
 from evenhand.studies.runs.contents import (
     kind_of,
+    privacy_in,
     read_about,
     read_arrays,
     read_columns,
     read_scores,
     refuse_method,
+    rounds_done,
     target_of,
 )
 from evenhand.studies.runs.sealing import (
@@ -82,8 +84,7 @@ def is_finished(folder: Path) -> bool:
     files.clear_partial(folder)
     done = is_whole(folder)
     if done:
-        for name in (CHECKPOINT, SECRET):
-            (folder / name).unlink(missing_ok=True)
+        saved.forget_checkpoint(folder)
     return done
 
 
@@ -185,7 +186,7 @@ class SavedRun:
         if unfinished or "data" not in about:
             what = f": {', '.join(unfinished)}" if unfinished else ""
             if spec.data.get("name") == NODES:
-                done = [_rounds_done(directory / method.label) for method in spec.methods]
+                done = [rounds_done(directory / method.label) for method in spec.methods]
                 what = f": it has done {done[0]} of {spec.rounds} rounds" if done else ""
                 resume = "start its Flower app again with the same out to resume it"
             raise RunError(f"{directory} is not finished{what}; {resume}")
@@ -254,6 +255,7 @@ class SavedRun:
             *read_ending(found(saved.ENDING, read_json) or {}),
             run=self.begun,
             source=Source(self.directory, self.spec, self.about, self.way_out),
+            privacy=privacy_in(found(saved.PRIVACY, read_json)),
             target=target_of(self.about),
         )
 
@@ -306,10 +308,6 @@ def _unfinished(directory: Path, method: Method, sealed: bool) -> str | None:
     if not (folder / saved.SCORES).exists():
         return ""
     return f" (it has no {MANIFEST})" if sealed else None
-
-
-def _rounds_done(folder: Path) -> int:
-    return len(files.read_rows(folder / HISTORY)) if (folder / HISTORY).exists() else 0
 
 
 def read_spec(path: Path) -> Spec:

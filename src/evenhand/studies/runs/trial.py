@@ -17,6 +17,7 @@ from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary_of
 from evenhand.metrics.thresholds import Thresholds
+from evenhand.privacy.record import Privacy
 from evenhand.reading import RESTORE, read_tensors
 from evenhand.studies.runs.contents import read_arrays, read_encoding, read_thresholds
 from evenhand.studies.specs.method import Method
@@ -96,6 +97,7 @@ class Trial(Deciding):
     source: Source | None = field(default=None, repr=False)
     # the trials of a cross-validation that this one combines, a fold each
     folds: tuple[Trial, ...] = field(default=(), repr=False)
+    privacy: Privacy | None = None  # what a private run may claim
     target: Target | None = None  # what the model predicts; None for runs of earlier versions
 
     @cached_property

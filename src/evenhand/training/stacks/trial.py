@@ -21,8 +21,8 @@ from evenhand.errors import first_line
 from evenhand.messages import Task
 from evenhand.model import Model
 from evenhand.training.checkpoints import first_samples
-from evenhand.training.server import with_round
 from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
+from evenhand.training.steps import with_round
 
 log = logging.getLogger(__name__)
 
