@@ -1,9 +1,9 @@
-"""What masked sums cost in a round: time of one client and of the server, and bytes sent.
+"""What masked sums cost in a round: CPU seconds of one client and of the server, and bytes sent.
 
 python -m benchmarks.masked [--clients 4 16 64] [--parameters 100000 1000000]
 
-One client in sixteen drops out. "plain" is the same exchange without masks: a client writes its
-float32 numbers as bytes, and the server adds them up in float64.
+In mode "recover" one client in sixteen drops out. "plain" is the same exchange without masks: a
+client writes its float32 numbers as bytes, and the server adds them up in float64.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Cost:
     """Seconds and bytes of one exchange."""
 
     client: float = 0.0  # to encode and mask
-    shares: float = 0.0  # of this, to share and seal
+    shares: float = 0.0  # of this, to share secrets and seal boxes
     holder: float = 0.0  # to open boxes
     server: float = 0.0
     sent: int = 0  # by a client
@@ -59,35 +59,35 @@ def measured(clients: int, parameters: int, mode: str) -> Cost:
     sending = clients - clients // 16 if mode == "recover" else clients
     plain = np.zeros(parameters)
     for client in range(clients if mode == "strict" else sending):
-        begin = time.perf_counter()
+        begin = time.process_time()
         vector, _ = format.encode(total, 1.0)
         masked = nodes[client].mask(vector, client, cohort, context, settings)
-        cost.client += (time.perf_counter() - begin) / sending
-        begin = time.perf_counter()
+        cost.client += (time.process_time() - begin) / sending
+        begin = time.process_time()
         nodes[client].mask(vector, client, cohort, context, settings)  # shares are kept
-        cost.shares -= (time.perf_counter() - begin) / sending
-        begin = time.perf_counter()
+        cost.shares -= (time.process_time() - begin) / sending
+        begin = time.process_time()
         server.keep(client, masked)
-        cost.server += time.perf_counter() - begin
+        cost.server += time.process_time() - begin
         cost.sent = masked.vector.nbytes + sum(map(len, masked.boxes.values()))
-        begin = time.perf_counter()
+        begin = time.process_time()
         content = step.tobytes()
-        cost.plain_client += (time.perf_counter() - begin) / sending
-        begin = time.perf_counter()
+        cost.plain_client += (time.process_time() - begin) / sending
+        begin = time.process_time()
         plain += np.frombuffer(content, dtype=np.float32)
-        cost.plain_server += time.perf_counter() - begin
+        cost.plain_server += time.process_time() - begin
     cost.shares += cost.client
     chosen, requests = server.choose(), server.requests()
     for holder in list(requests)[: server.required]:
-        begin = time.perf_counter()
+        begin = time.process_time()
         opened = nodes[holder].open_boxes(
             chosen, requests[holder], holder, cohort, context, settings
         )
-        cost.holder += (time.perf_counter() - begin) / server.required
+        cost.holder += (time.process_time() - begin) / server.required
         server.learn(holder, opened)
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = server.result().total["delta"]["w"]
-    cost.server += time.perf_counter() - begin
+    cost.server += time.process_time() - begin
     assert np.abs(found - plain).max() < 1e-6
     return cost
 
@@ -101,8 +101,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{describe()}\n")
     print(
-        "| mode | clients | parameters | client, s | of it shares | holder, s | server, s |"
-        " sent, MB | plain client, s | plain server, s |"
+        "| mode | clients | parameters | client | of it shares | holder | server |"
+        " sent, MB | plain client | plain server |"
     )
     print("|" + "---|" * 10)
     for mode in ("strict", "recover"):

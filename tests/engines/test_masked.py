@@ -391,12 +391,12 @@ def test_clients_add_noise_in_shares(masks: bool) -> None:
         eh.FedAvg().task({"model": exchange.model.init()}, everyone.ids), everyone, 0.05
     )
     exact = plain.exchange(Train(eh.FedAvg(), LOCAL), task, everyone.ids, 0)
-    for _ in range(40):
+    for _ in range(25):
         noisy = exchange.exchange(Train(Noisy(), LOCAL), task, everyone.ids, 0)
         assert noisy.total["weight"] == exact.total["weight"]
         difference = tree.sub(noisy.total["delta"], exact.total["delta"])
         draws.append(torch.cat([leaf.flatten() for leaf in tree.leaves(difference)]))
-    values = torch.cat(draws)  # 40 draws of 75 numbers; four answer where three are enough
+    values = torch.cat(draws)  # 25 draws of 75 numbers; four answer where three are enough
     assert len(values.unique()) == len(values)
     assert abs(float(values.mean())) < 5 * 0.58 / math.sqrt(len(values))
-    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.08)
+    assert float(values.std()) == pytest.approx(0.5 * math.sqrt(4 / 3), rel=0.1)

@@ -67,14 +67,15 @@ def test_sums_stay_within_their_bounds(
 
     def total() -> dict:
         model = {
-            f"leaf {i}": random.uniform(-1, 1, shape) * 2.0**exponent
+            # of one sign, and far below the range: cutting instead of rounding would show
+            f"leaf {i}": random.uniform(0, 1, shape) * (-1) ** i * 2.0**exponent
             for i, shape in enumerate(shapes)
         }
         small = random.normal(size=3) * 10.0 ** random.integers(-30, 30, 3)
         return {"model": {"deep": model}, "small": small, "count": random.integers(-(2**40), 2**40)}
 
     totals = [total() for _ in range(clients)]
-    paths = {f"model/deep/leaf {i}": exponent for i in range(len(shapes))}
+    paths = {f"model/deep/leaf {i}": exponent + 20 * (i % 3) for i in range(len(shapes))}
     format = Format.of(totals[0], clients, paths)
     found = summed(format, totals).total
     for leaf in format.leaves:
