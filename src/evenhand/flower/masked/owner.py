@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenhand.errors import SpecError, first_line
+from evenhand.errors import RunError, SpecError, first_line
 from evenhand.flower.policy import Policy
-from evenhand.secure import Identity, Ledger, Node, Trust, fingerprint
+
+if TYPE_CHECKING:
+    from evenhand.secure import Identity, Node, Trust
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,10 @@ LEDGER = "masks.json"  # in the node's state-dir: its private keys, and what it 
 
 def node_of(config: Mapping[str, Any], policy: Policy, folder: Path, name: str, run: str) -> Node:
     """The node's side of masked sums in a run; raises a SpecError if a setting cannot be used."""
+    try:
+        from evenhand.secure import Ledger, Node
+    except ImportError as error:
+        raise RunError(f"on the node, {first_line(error)}") from error
     folder.mkdir(parents=True, exist_ok=True)
     return Node(
         Ledger(folder / LEDGER),
@@ -34,6 +40,8 @@ def node_of(config: Mapping[str, Any], policy: Policy, folder: Path, name: str, 
 
 def tell_fingerprints(node: Node, trusts: bool) -> None:
     """Print and log the node's fingerprint, which its owner compares with other owners'."""
+    from evenhand.secure import fingerprint
+
     shown = fingerprint(node.announced().signer)
     line = f"masked sums: this node's key has the fingerprint {shown}"
     if not trusts:
@@ -63,6 +71,8 @@ def _least(config: Mapping[str, Any]) -> int:
 
 
 def _identity(path: Path | None) -> Identity | None:
+    from evenhand.secure import Identity
+
     try:
         return None if path is None else Identity.load(path)
     except (OSError, ValueError) as error:
@@ -70,6 +80,8 @@ def _identity(path: Path | None) -> Identity | None:
 
 
 def _trust(path: Path | None) -> Trust:
+    from evenhand.secure import Trust
+
     try:
         return Trust() if path is None else Trust.load(path)
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """What a message says about masks: the list of clients, the exchange and the exponents.
 
-Nothing here loads torch: a node that only opens masks does without.
+Nothing here loads torch, because a node that only opens masks does without, and nothing loads what
+masks need, because other nodes may not have it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenhand.flower.answering import text, whole
-from evenhand.secure import Cohort, Context, SecureSums, digest
+from evenhand.secure import Context, SecureSums
+
+if TYPE_CHECKING:
+    from evenhand.secure import Cohort
 
 # keys among a message's plain values
 MASKS, COHORT = "masks", "cohort"
@@ -66,6 +70,8 @@ class Told:
 
 def cohort_in(about: Mapping[str, Any]) -> Cohort:
     """The list of clients in a message."""
+    from evenhand.secure import Cohort
+
     content = about.get(COHORT)
     if not isinstance(content, bytes):
         raise ValueError("a message has no list of clients")
@@ -105,11 +111,6 @@ def context(
 def digest_of(packed: bytes) -> bytes:
     """The digest of packed tensors."""
     return hashlib.sha256(packed).digest()
-
-
-def own_digest(packed: bytes, scales: tuple[float, ...]) -> bytes:
-    """The digest of what one client is told alone."""
-    return digest(digest_of(packed), *scales)
 
 
 def packed_context(context: Context) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import RecordDict
@@ -24,7 +24,10 @@ from evenhand.flower.request import form_of
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import COARSE
 from evenhand.model import Model
-from evenhand.secure import Cohort, Node, Refused
+from evenhand.secure import Refused
+
+if TYPE_CHECKING:
+    from evenhand.secure import Cohort, Node
 
 
 class RefusedMasks(Declined):
