@@ -116,7 +116,7 @@ class Enquiry:
         if self._run and (report.announced is None or report.announced.run != self._run):
             raise ValueError(
                 "node sent no key for masked sums in this run; install the same version everywhere,"
-                " with its extra: pip install 'evenhand[flower,privacy]'"
+                " with its extras: '.[flower,privacy]' in a clone"
             )
         if report.announced is not None and report.announced.name != report.name:
             raise ValueError("node's key for masked sums is for another name")

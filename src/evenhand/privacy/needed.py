@@ -13,5 +13,6 @@ def import_needed(module: str) -> Any:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0].replace("_", "-")
         raise ImportError(
-            f"differential privacy needs {package}: pip install 'evenhand[privacy]'"
+            f"differential privacy needs {package}: pip install {package} (extra:"
+            " evenhand[privacy])"
         ) from error
