@@ -136,9 +136,9 @@ class CoordinateMedian(RobustCentre):
         theta_j <- theta_j - median_i u_ij with weights v_i    (Yin et al., ICML 2018, Option I)
 
     u_i is a client's step and v_i its weight in the inner method's mean, at most ``cap`` times the
-    median. As long as bad clients
-    hold less than half of the weight, every parameter moves within the range of the others' steps.
-    The paper weighs clients alike. The server sees every participant's update.
+    median. As long as bad clients hold less than half of the weight, every parameter moves within
+    the range of the others' steps. The paper weighs clients alike. The server sees every
+    participant's update.
 
     Args:
         inner: the method whose mean step is replaced.
@@ -167,8 +167,8 @@ class TrimmedMean(RobustCentre):
 
     Args:
         inner: the method whose mean step is replaced.
-        trim: share of the weight to drop at either end; 0 is the inner method, towards 1/2 it
-            becomes the median.
+        trim: share of the weight to drop at either end; 0 gives the mean, towards 1/2 it becomes
+            the median.
         cap: how many times the median weight a client's may count, so that none gains votes by
             what it reports; 1 lets no client count for more than the median, large values keep the
             inner method's weights.
