@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import evenhand as eh
 from evenhand.cli import main
 from evenhand.errors import RunError
-from evenhand.privacy.accounting import Scheme, epsilon_of
+from evenhand.privacy.accounting import Scheme, epsilon_of, noise_for
 from evenhand.privacy.noise import derived
 from evenhand.privacy.record import Privacy
 from evenhand.privacy.secret import FILE, Secret
@@ -173,6 +173,21 @@ def test_epsilon_is_in_the_result_the_history_and_the_directory(tmp_path: Path) 
     card = (tmp_path / "card.md").read_text()
     assert "Not covered: the evaluation" in card
     assert "evenhand added no differential privacy" not in card
+
+
+def test_a_sweep_has_no_epsilon(tmp_path: Path) -> None:
+    grid = {"clip": [0.5, 1.0]}
+    options = {"weights": "uniform", "rounds": 1, "seeds": 1, "validation": 0.3}
+    found = eh.sweep(network(), ragged(), [METHOD], grid, out=tmp_path / "swept", **options)
+    said = " ".join(found.sentences)
+    assert "no epsilon, because settings were chosen by results on these clients' data" in said
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 49.0, 80.0, 120.0])
+def test_what_is_printed_is_never_above_what_was_asked_for(epsilon: float) -> None:
+    scheme = Scheme("everyone", 60, 60.0)
+    noise = noise_for(scheme, epsilon, 10, 1e-5)
+    assert 0.8 * epsilon < epsilon_of(scheme, noise, 10, 1e-5) <= epsilon
 
 
 def test_other_runs_claim_nothing(tmp_path: Path) -> None:

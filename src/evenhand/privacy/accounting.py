@@ -107,7 +107,8 @@ def noise_for(scheme: Scheme, epsilon: float, rounds: int, delta: float) -> floa
     require_whole("rounds", rounds, 1)
     # RDP's answer is fast and never too small; that of PLD is a little below it
     guess = _calibrated(scheme, epsilon, rounds, delta, True, 0.1, 1.0)
-    if scheme.kind == WITHOUT_REPLACEMENT or epsilon > HUGE:
+    # RDP's bound of this noise would otherwise be above HUGE, and be what epsilon_of returns
+    if scheme.kind == WITHOUT_REPLACEMENT or epsilon > HUGE / 2:
         return guess
     low = 0.9 * guess
     with _quietly():
