@@ -36,7 +36,7 @@ METHODS: dict[str, eh.Algorithm] = {
 }
 CENTRES: dict[str, Callable[[eh.Algorithm], eh.Algorithm]] = {
     "mean": lambda method: method,
-    "median": lambda method: eh.CoordinateMedian(method),
+    "median": lambda method: eh.CoordinateMedian(inner=method),
     "trimmed 0.2": lambda method: eh.TrimmedMean(trim=0.2, inner=method),
     "geometric": lambda method: eh.GeometricMedian(inner=method),
 }

@@ -26,7 +26,7 @@ CENTRES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "geometric": lambda points, votes: geometric_median(points, votes, 1e-9, 1e-9, 1000),
 }
 WRAPPERS: dict[str, Callable[[eh.Algorithm], eh.Algorithm]] = {
-    "median": lambda inner: eh.CoordinateMedian(inner),
+    "median": lambda inner: eh.CoordinateMedian(inner=inner),
     "trimmed": lambda inner: eh.TrimmedMean(trim=0.3, inner=inner),
     "geometric": lambda inner: eh.GeometricMedian(inner=inner),
 }
@@ -79,11 +79,37 @@ def test_votes_are_the_weights_of_the_inner_method(engine: str) -> None:
     steps = [f_i**2 * g_i / h_i for f_i, g_i, h_i in zip(f, g, h, strict=True)]
     votes = [p * h_i for p, h_i in zip(P, h, strict=True)]
     assert votes[1] > sum(votes) / 2  # B has the largest loss by far
-    found = run(eh.CoordinateMedian(eh.QFFL(q=2.0)), engine, *THREE, lr=0.1)
+    found = run(eh.CoordinateMedian(cap=1e9, inner=eh.QFFL(q=2.0)), engine, *THREE, lr=0.1)
     assert value(found.params) == pytest.approx(1 - steps[1], rel=1e-8)
     # B has cut off all others at either end
-    trimmed = run(eh.TrimmedMean(trim=0.45, inner=eh.QFFL(q=2.0)), engine, *THREE, lr=0.1)
+    method = eh.TrimmedMean(trim=0.45, cap=1e9, inner=eh.QFFL(q=2.0))
+    trimmed = run(method, engine, *THREE, lr=0.1)
     assert value(trimmed.params) == pytest.approx(1 - steps[1], rel=1e-8)
+
+
+def test_votes_are_at_most_a_multiple_of_the_median(engine: str) -> None:
+    # p = (1/2, 1/6, 1/3): with cap 1 the votes are (1/3, 1/6, 1/3); from below B, A, C with steps
+    # -1.6, -.2, .6, a tenth off either end leaves 1/12, 1/3, 1/4 of 5/6
+    mean = (1 / 12 * -1.6 + 1 / 3 * -0.2 + 1 / 4 * 0.6) / (2 / 3)
+    found = run(eh.TrimmedMean(trim=0.1, cap=1.0), engine, *THREE, lr=0.1)
+    assert value(found.params) == pytest.approx(1 - mean, rel=1e-6)
+
+
+def test_a_client_that_overstates_its_weight_gains_few_votes(engine: str) -> None:
+    # in q-FFL a long update makes the weight h long, too: B's is a thousand times the others'
+    honest = clients_of((1.0, 2.0), (1.2, 2.1), (0.9, 1.8), (1.1, 1.9), (1.0, 2.0))
+    inner = Attacked((4,), -1e4, eh.QFFL(q=1.0))
+    whole, capped = (
+        move(eh.GeometricMedian(cap=cap, inner=inner), engine, honest) for cap in (1e9, 3.0)
+    )
+    assert min(whole) > 0  # the opposite of what all others learned
+    assert max(capped) < 0
+    assert eh.CoordinateMedian(cap=2.0)._capped(torch.tensor([0.0, 1, 9, 2])).tolist() == [
+        0,
+        1,
+        4,
+        2,
+    ]
 
 
 def test_the_inner_method_keeps_its_own_state(engine: str) -> None:
@@ -91,7 +117,7 @@ def test_the_inner_method_keeps_its_own_state(engine: str) -> None:
     method = eh.FAFL(alpha=0.5, mu=1e-3, lr_eta=0.1)
     plain, robust = (
         run(algorithm, engine, *THREE, lr=0.01)
-        for algorithm in (method, eh.CoordinateMedian(method))
+        for algorithm in (method, eh.CoordinateMedian(inner=method))
     )
     assert float(plain.state["eta"]) == near(0.1)
     assert float(robust.state["eta"]) == near(0.1)
@@ -99,19 +125,19 @@ def test_the_inner_method_keeps_its_own_state(engine: str) -> None:
     # momentum of medians: the second one is A's again, .1 * 2 (1.2 - 2)
     found = run(eh.FedAvgM(1.0, 0.5, eh.CoordinateMedian()), engine, *THREE, lr=0.1, rounds=2)
     assert value(found.params) == near(1.2 + 0.5 * 0.2 + 0.16)
-    inside = run(eh.CoordinateMedian(eh.FedAvgM(1.0, 0.5)), engine, *THREE, lr=0.1, rounds=2)
+    inside = run(eh.CoordinateMedian(inner=eh.FedAvgM(1.0, 0.5)), engine, *THREE, lr=0.1, rounds=2)
     assert value(inside.params) == near(value(found.params))
 
 
 def test_the_losses_that_afl_sees_are_not_touched(engine: str) -> None:
-    found = run(eh.CoordinateMedian(eh.AFL(lr_lambda=0.02)), engine, *THREE, lr=0.1)
+    found = run(eh.CoordinateMedian(inner=eh.AFL(lr_lambda=0.02)), engine, *THREE, lr=0.1)
     expected = run(eh.AFL(lr_lambda=0.02), engine, *THREE, lr=0.1)
     assert found.state["lam"].tolist() == near(expected.state["lam"].tolist())
 
 
 def test_the_models_of_drfa_at_its_moment_have_a_centre_too(engine: str) -> None:
     # one local step: the moment is before it, so that the snapshot is the model received
-    method = eh.CoordinateMedian(eh.DRFA(lr_lambda=0.1))
+    method = eh.CoordinateMedian(inner=eh.DRFA(lr_lambda=0.1))
     found = run(method, engine, *THREE, lr=0.1)
     assert found.state["snapshot"]["weight"].item() in (near(1.0), near(value(found.params)))
 
@@ -210,7 +236,7 @@ def test_nothing_trimmed_is_the_inner_method(name: str) -> None:
     inner = MEANS[name]
     group = [np.arange(size) % 2 for size in limits.SIZES]
     fed = limits.federation(team=list(limits.TEAMS), group=group)
-    found = limits.train(eh.TrimmedMean(trim=0.0, inner=inner), fed=fed)
+    found = limits.train(eh.TrimmedMean(trim=0.0, cap=1e9, inner=inner), fed=fed)
     expected = limits.train(inner, fed=fed)
     limits.assert_same(found.params, expected.params)
     for one, other in zip(found.personal or [], expected.personal or [], strict=True):
@@ -292,10 +318,12 @@ def test_attackers_ruin_the_mean_but_not_the_centre(
 
 def test_a_client_that_most_weight_is_on_decides(engine: str) -> None:
     """What no centre prevents: AFL puts all weight on the worst client."""
-    method = eh.CoordinateMedian(eh.AFL(lr_lambda=10.0))
+    method = eh.CoordinateMedian(inner=eh.AFL(lr_lambda=10.0))
     found = run(method, engine, *THREE, lr=0.1, rounds=2)
     assert found.state["lam"].tolist()[1] == near(1.0)
-    guarded = eh.CoordinateMedian(eh.LossGuard(mads=1e9, cap=0.4, inner=eh.AFL(lr_lambda=10.0)))
+    guarded = eh.CoordinateMedian(
+        inner=eh.LossGuard(mads=1e9, cap=0.4, inner=eh.AFL(lr_lambda=10.0))
+    )
     w = 1.2 - dot([0, 0.1, 0], at(G, 1.2))
     assert value(found.params) == near(w)
     assert value(run(guarded, engine, *THREE, lr=0.1, rounds=2).params) != near(w)
@@ -346,9 +374,9 @@ def test_a_step_is_compared_without_its_weight() -> None:
     assert plain.per == a
     assert callable(entry.per)
     assert entry.per({"weight": share}) == 1
-    assert eh.CoordinateMedian(eh.QFFL()).entries(asked)["delta"].per == 1
+    assert eh.CoordinateMedian(inner=eh.QFFL()).entries(asked)["delta"].per == 1
     # FAFL's slope, from its eta: the mean of 1 - (eta moved) / (a steps lr), here 1 - .02/.05
-    robust = eh.CoordinateMedian(eh.FAFL(alpha=0.5)).entries(asked)["delta"]
+    robust = eh.CoordinateMedian(inner=eh.FAFL(alpha=0.5)).entries(asked)["delta"]
     assert callable(robust.per)
     assert float(robust.per({"weight": share, "eta": torch.tensor(0.02)})) == pytest.approx(0.6)
     assert float(robust.least) == pytest.approx(0.002)

@@ -30,9 +30,15 @@ class RobustCentre(Wrapper):
     expects their mean.
 
     A client's share of the sums is v_i u_i and v_i; it sends the step u_i and the weight v_i. The
-    inner method gets the sums V c and V, where c is the centre of the u_i with votes v_i, and V the
-    sum of the v_i.
+    inner method gets the sums V c and V, where c is the centre of the u_i with votes v_i, at most
+    ``cap`` times their median, and V is the sum of the v_i.
     """
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("cap", self.cap, "[1, inf)", "1e9 keeps the inner method's weights")
 
     @abstractmethod
     def centre(self, steps: Tensor, votes: Tensor) -> Tensor:
@@ -77,11 +83,19 @@ class RobustCentre(Wrapper):
     def _summed(self, steps: Tree, votes: Tensor) -> Tree:
         """Return the sum that has the centre of stacked steps as its mean."""
         rows = as_rows(steps)
-        centre = self.centre(rows, votes.to(rows.device)) * votes.sum().to(rows.device)
+        centre = self.centre(rows, self._capped(votes).to(rows.device))
+        centre = centre * votes.sum().to(rows.device)
         leaves = tree.leaves(steps)
         sizes = [leaf.shape[1:].numel() for leaf in leaves]
         pieces = iter(torch.split(centre, sizes))
         return tree.map(lambda leaf: next(pieces).reshape(leaf.shape[1:]), steps)
+
+    def _capped(self, votes: Tensor) -> Tensor:
+        """Return votes of at most ``cap`` times the median of those that are not zero."""
+        if not len(votes):
+            return votes
+        usual = torch.where(votes > 0, votes, torch.nan).nanquantile(0.5)
+        return torch.minimum(votes, torch.nan_to_num(self.cap * usual))
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its weight in the mean", *visible(self.inner, census))
@@ -121,15 +135,20 @@ class CoordinateMedian(RobustCentre):
 
         theta_j <- theta_j - median_i u_ij with weights v_i    (Yin et al., ICML 2018, Option I)
 
-    u_i is a client's step and v_i its weight in the inner method's mean. As long as bad clients
-    hold less than half of the weight, every parameter moves within the range of the others' steps.
-    The paper weighs clients alike. The server sees every participant's update.
+    u_i is a client's step and v_i its weight in the inner method's mean, at most ``cap`` times the
+    median. As long as bad clients hold less than half of the weight, every parameter moves within
+    the range of the others' steps. The paper weighs clients alike. The server sees every
+    participant's update.
 
     Args:
         inner: the method whose mean step is replaced.
+        cap: how many times the median weight a client's may count, so that none gains votes by
+            what it reports; 1 lets no client count for more than the median, large values keep the
+            inner method's weights.
     """
 
     inner: Algorithm = FedAvg()
+    cap: float = 3.0
 
     def centre(self, steps: Tensor, votes: Tensor) -> Tensor:
         return coordinate_median(steps, votes)
@@ -147,13 +166,17 @@ class TrimmedMean(RobustCentre):
     participant's update.
 
     Args:
-        trim: share of the weight to drop at either end; 0 is the inner method, towards 1/2 it
-            becomes the median.
         inner: the method whose mean step is replaced.
+        trim: share of the weight to drop at either end; 0 gives the mean, towards 1/2 it becomes
+            the median.
+        cap: how many times the median weight a client's may count, so that none gains votes by
+            what it reports; 1 lets no client count for more than the median, large values keep the
+            inner method's weights.
     """
 
-    trim: float = 0.1
     inner: Algorithm = FedAvg()
+    trim: float = 0.1
+    cap: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,18 +204,22 @@ class GeometricMedian(RobustCentre):
     the sum of distances within 1e-4 of the least one, usually within 1e-9.
 
     Args:
+        inner: the method whose mean step is replaced.
         smoothing: a distance below this, relative to the median distance of the steps, counts as
             its square.
         tolerance: length of the sum of weighted directions, relative to the sum of weights, at
             which the iterations stop.
         iterations: at most so many.
-        inner: the method whose mean step is replaced.
+        cap: how many times the median weight a client's may count, so that none gains votes by
+            what it reports; 1 lets no client count for more than the median, large values keep the
+            inner method's weights.
     """
 
+    inner: Algorithm = FedAvg()
     smoothing: float = 1e-6
     tolerance: float = 1e-6
     iterations: int = 100
-    inner: Algorithm = FedAvg()
+    cap: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
