@@ -160,8 +160,8 @@ class Setting:
 FEDERATIONS = {
     "rules": Setting(rules, 2, 60, 0.3, (1.0, 0.3), 0.1, 3),
     "digits": Setting(digits, 10, 100, 0.3, (1.0, 0.3), 0.2, 3),
-    "adult": Setting(adult, 2, 40, 0.1, (0.2, 0.07), 0.331, 3),
-    "writers": Setting(writers, 10, 40, 0.2, (0.3, 0.1), 50 / 339, 2),
+    "adult": Setting(adult, 2, 30, 0.1, (0.2, 0.07), 0.331, 2),
+    "writers": Setting(writers, 10, 30, 0.2, (0.3, 0.1), 50 / 339, 2),
 }
 
 

@@ -257,6 +257,7 @@ def test_the_keywords_of_a_server_and_their_defaults_are_shown() -> None:
         "grace": 30.0,
         "finished": None,
         "columns": None,
+        "secure": None,
     }
     assert {name: shown[name].default for name in defaults} == defaults
     assert shown.keys() == {"algorithm", "model", "clients", "out", "settings", *defaults}

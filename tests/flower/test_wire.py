@@ -298,4 +298,5 @@ def test_all_methods_of_the_registry_are_among_those_tried() -> None:
         inner = getattr(algorithm, "inner", None)
         return {type(algorithm)} | (tried(inner) if inner is not None else set())
 
-    assert set().union(*map(tried, METHODS.values())) == set(ALGORITHMS.values())
+    # a private method has a secret, and a file of its own
+    assert set().union(*map(tried, METHODS.values())) == set(ALGORITHMS.values()) - {eh.Private}

@@ -46,7 +46,7 @@ def privacy(
     parameters: int | None,
     cohort: str,
 ) -> None:
-    """Plan the differential privacy of a run: epsilon or noise, and what stays visible.
+    """Plan the differential privacy of a run before training.
 
     Give --clients, --rounds and --noise or --epsilon; or a SPEC with a private method. Nothing is
     trained. An epsilon is about one client with all its data, over all rounds.

@@ -55,7 +55,7 @@ class Secret:
         try:
             path.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-            with os.fdopen(descriptor, "w") as file:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(f"{self.key.hex()}\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -71,7 +71,7 @@ class Secret:
 
 def _read(path: Path) -> bytes:
     try:
-        key = bytes.fromhex(path.read_text().strip())
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except FileNotFoundError as error:
         raise RunError(
             f"{path} is gone, and with it the noise of this private run: rounds after the"

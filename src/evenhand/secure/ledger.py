@@ -146,7 +146,7 @@ class Ledger:
                 self._text = json.dumps(book)
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
+            with self.path.with_name(f".{self.path.name}.lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 before = self.path.read_text(encoding="utf-8") if self.path.exists() else "{}"
                 try:
