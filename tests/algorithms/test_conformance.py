@@ -70,7 +70,9 @@ from tests.support.broken_methods import (
 )
 from tests.support.federations import METHODS
 
-DEFAULTS = {f"{name} by default": kind() for name, kind in eh.ALGORITHMS.items()}
+DEFAULTS = {
+    f"{name} by default": kind() for name, kind in eh.ALGORITHMS.items() if kind is not eh.Private
+}
 LIBRARY = {
     **METHODS,
     **{name: method for name, method in DEFAULTS.items() if method not in METHODS.values()},
@@ -87,6 +89,11 @@ def test_every_method_passes_every_check(method: str) -> None:
     assert [outcome.message for outcome in outcomes if not outcome.passed] == []
     assert [outcome.name for outcome in outcomes] == names
     assert sum(outcome.skipped for outcome in outcomes) <= 4
+
+
+def test_private_methods_are_checked_without_their_privacy() -> None:
+    with pytest.raises(ValueError, match="check the method inside Private"):
+        check_algorithm(eh.Private())
 
 
 def test_every_check_states_a_fact_and_explains_it_in_one_paragraph() -> None:

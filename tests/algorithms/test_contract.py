@@ -52,8 +52,10 @@ WORK = eh.LocalWork(snapshot=True, whole_data=True, last=eh.FedAvg())
 def test_a_method_author_meets_ten_hooks_clients_that_join_and_what_replies_can_be() -> None:
     server, client = ["init", "task", "server", "result"], ["start", "objective", "rates", "reply"]
     assert sorted(HOOKS) == sorted(
-        [*server, *client, "memory", "deployed", "join", "entries", "check"]
-        + ["contribution", "protection"]
+        [
+            *(*server, *client, "memory", "deployed", "join", "entries", "check"),
+            *("contribution", "protection"),
+        ]
     )
     flags = [name for name, value in vars(eh.Algorithm).items() if isinstance(value, bool)]
     assert flags == ["personal"]

@@ -28,6 +28,7 @@ NO_METHODS = {
     "coordinatemedian",
     "trimmedmean",
     "geometricmedian",
+    "private",
 }
 # these aim at rates of groups, which benchmarks/group_fairness.py compares
 OF_RATES = {"groupconstraint", "fedfb", "fairfed", "reweighed", "fcfl"}

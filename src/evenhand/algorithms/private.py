@@ -96,15 +96,16 @@ class Private(Wrapper, Protection):
         require_number("delta", self.delta, "(0, 1)", "well below one over the number of clients")
         require_choice("noise_by", self.noise_by, ("server", "clients"))
         require_whole("secret", self.secret, 0, optional=True)
-        for name, interval, hint in (
-            ("noise", "[0, inf)", "0 only clips"),
-            ("epsilon", "(0, inf)", "3 is usual, smaller is more private"),
-            ("loss_cap", "(0, inf)", "about the loss of the first model"),
-            ("adaptive", "(0, 1)", "0.5 is the median; None keeps clip"),
-            ("floor", "(0, inf)", "None takes a tenth of clip"),
-        ):
-            if getattr(self, name) is not None:
-                require_number(name, getattr(self, name), interval, hint)
+        if self.noise is not None:
+            require_number("noise", self.noise, "[0, inf)", "0 only clips")
+        if self.epsilon is not None:
+            require_number("epsilon", self.epsilon, "(0, inf)", "smaller is more private")
+        if self.loss_cap is not None:
+            require_number("loss_cap", self.loss_cap, "(0, inf)", "the first model's loss is usual")
+        if self.adaptive is not None:
+            require_number("adaptive", self.adaptive, "(0, 1)", "0.5 is the median")
+        if self.floor is not None:
+            require_number("floor", self.floor, "(0, inf)", "None takes a tenth of clip")
         both = self.noise is not None and self.epsilon is not None
         require(not both, "pass noise or epsilon, not both (got {}, {})", self.noise, self.epsilon)
         require(
@@ -118,6 +119,8 @@ class Private(Wrapper, Protection):
     # ---- one run
 
     def for_run(self, facts: Facts) -> Private:
+        """Return the method for one run, with a secret of its own; raise if it cannot be
+        private."""
         scheme = facts.scheme
         require(
             facts.weights == "uniform",
@@ -144,6 +147,7 @@ class Private(Wrapper, Protection):
 
     @property
     def source(self) -> Secret:
+        """What noise and cohorts are drawn from."""
         require(
             self._secret is not None,
             "Private has no secret before a run begins; train with evenhand.fit, or set secret for"
@@ -157,10 +161,12 @@ class Private(Wrapper, Protection):
 
     @property
     def expected(self) -> float:
+        """How many clients take part on average."""
         assert self._facts is not None, "a run calls for_run first"
         return self._facts.scheme.per_round
 
     def record(self, releases: int, size: int, looked: tuple[str, ...]) -> Privacy:
+        """Return what the run may claim; see ``Protection``."""
         assert self._facts is not None, "a run calls for_run first"
         scheme, noise = self._facts.scheme, self._multiplier
         why_not = (*(("noise is 0, which protects nobody",) if noise == 0 else ()), *looked)
@@ -205,6 +211,7 @@ class Private(Wrapper, Protection):
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
 
     def check_resumed(self, state: State) -> None:
+        """Raise unless the rounds before the checkpoint had the noise that this run has."""
         before, now = float(state[KEY]["noise"]), self._multiplier
         if before != now:
             raise RunError(

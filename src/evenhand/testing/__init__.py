@@ -23,7 +23,7 @@ from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
-from evenhand.errors import EvenhandError, first_line, require_kind
+from evenhand.errors import EvenhandError, first_line, require, require_kind
 from evenhand.losses import LossFunction
 from evenhand.testing import (
     extremes,
@@ -139,6 +139,12 @@ def algorithm_checks(
     >>> check()
     """
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    require(
+        algorithm.protection() is None,
+        "the checks repeat runs and look at messages, which a private method does not allow; check"
+        " the method inside {}",
+        type(algorithm).__name__,
+    )
     names = list(CHECKS) if only is None else [only] if isinstance(only, str) else list(only)
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
