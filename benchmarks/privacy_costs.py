@@ -275,7 +275,7 @@ def draw(rows: pd.DataFrame, file: Path) -> None:
     look = looks(list(dict.fromkeys(rows.method)), "FedAvg")
     titles = [f"{name}, C = {FEDERATIONS[name].clips[row]:g}" for row in (0, 1) for name in names]
     figure = make_subplots(
-        2, len(names), subplot_titles=titles, vertical_spacing=0.16, horizontal_spacing=0.05
+        2, len(names), subplot_titles=titles, vertical_spacing=0.22, horizontal_spacing=0.05
     )
     words = [
         PLAIN,
@@ -307,11 +307,16 @@ def draw(rows: pd.DataFrame, file: Path) -> None:
         template=TEMPLATE,
         title="Accuracy of the minority, %",
         width=1080,
-        height=620,
-        legend={"orientation": "h", "x": 0, "y": -0.14},
+        height=680,
+        legend={"orientation": "h", "x": 0, "y": -0.16},
         margin={"l": 40, "r": 20, "t": 80, "b": 60},
     )
     figure.update_xaxes(tickangle=-40)
+    for column, name in enumerate(names, start=1):
+        accuracy = rows[rows.federation == name].minority
+        middle = (accuracy.max() + accuracy.min()) / 2
+        half = max(accuracy.max() - accuracy.min(), 10) / 2 + 2  # points: no panel magnifies noise
+        figure.update_yaxes(range=[middle - half, middle + half], col=column)
     figure.write_image(file)
 
 
