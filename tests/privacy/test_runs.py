@@ -175,6 +175,34 @@ def test_epsilon_is_in_the_result_the_history_and_the_directory(tmp_path: Path) 
     assert "evenhand added no differential privacy" not in card
 
 
+def test_noise_by_clients_counts_on_no_secret_cohort() -> None:
+    """The server, from whom epsilon is to protect, knows who takes part."""
+    method = eh.Private(clip=0.5, noise=2.0, delta=1e-3, noise_by="clients")
+    given = {"rounds": 3, "weights": "uniform", "cohort": eh.Poisson(0.8)}
+    masked = eh.Masked(eh.SecureSums(), masks=False)
+    found = eh.fit(network(), ragged(), method, engine=masked, **given).privacy
+    assert found is not None
+    assert found.epsilon == epsilon_of(Scheme("everyone", 10, 10.0), 2.0, 3, 1e-3)
+    assert "which the server knows" in " ".join(found.assumptions)
+    assert "nobody learns who took part" not in str(found)
+
+
+def test_masked_sums_show_the_cohort_that_epsilon_counts_on() -> None:
+    given = {"rounds": 1, "weights": "uniform", "engine": eh.Masked(eh.SecureSums(), masks=False)}
+    with pytest.raises(ValueError, match="every client gets the list of those who take part"):
+        eh.fit(network(), ragged(), METHOD, cohort=eh.Poisson(0.8), **given)
+    assert eh.fit(network(), ragged(), METHOD, **given).privacy.epsilon is not None
+
+
+def test_a_fixed_number_of_known_clients_is_twice_the_change_in_every_round() -> None:
+    known = Scheme("without replacement", 10, 5.0, secret=False)
+    everyone = Scheme("everyone", 10, 10.0)
+    assert epsilon_of(known, 4.0, 7, 1e-3) == pytest.approx(
+        epsilon_of(everyone, 2.0, 7, 1e-3), rel=0.15
+    )
+    assert epsilon_of(known, 4.0, 7, 1e-3) >= epsilon_of(everyone, 2.0, 7, 1e-3)
+
+
 def test_a_sweep_has_no_epsilon(tmp_path: Path) -> None:
     grid = {"clip": [0.5, 1.0]}
     options = {"weights": "uniform", "rounds": 1, "seeds": 1, "validation": 0.3}

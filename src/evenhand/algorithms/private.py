@@ -27,7 +27,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import RunError, require, require_choice, require_number, require_whole
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
-from evenhand.privacy.accounting import epsilon_of, noise_for
+from evenhand.privacy.accounting import EVERYONE, epsilon_of, noise_for
 from evenhand.privacy.bounds import Block, Contribution, Limits, with_noise
 from evenhand.privacy.protection import Facts, Protection
 from evenhand.privacy.record import EXACT, OWN, Privacy
@@ -121,7 +121,9 @@ class Private(Wrapper, Protection):
     def for_run(self, facts: Facts) -> Private:
         """Return the method for one run, with a secret of its own; raise if it cannot be
         private."""
-        scheme = facts.scheme
+        # a server that epsilon is to protect from knows who takes part
+        scheme = replace(facts.scheme, secret=self.noise_by == "server")
+        facts = facts._replace(scheme=scheme)
         require(
             facts.weights == "uniform",
             'Private needs weights="uniform": with weights="{}" a client\'s weight depends on how'
@@ -158,6 +160,13 @@ class Private(Wrapper, Protection):
 
     def protection(self) -> Protection:
         return self
+
+    @property
+    def needs_secret_cohorts(self) -> bool:
+        """Whether sampling makes epsilon smaller."""
+        assert self._facts is not None, "a run calls for_run first"
+        scheme = self._facts.scheme
+        return scheme.secret and scheme.kind != EVERYONE and scheme.rate < 1
 
     @property
     def expected(self) -> float:

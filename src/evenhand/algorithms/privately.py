@@ -79,7 +79,7 @@ def assumptions(scheme: Scheme, noise_by: str) -> tuple[str, ...]:
     }
     return (
         scheme.in_words,
-        *(() if scheme.kind == EVERYONE else (hidden,)),
+        *(() if scheme.kind == EVERYONE or not scheme.secret else (hidden,)),
         by[noise_by],
         "the number of clients, their teams and the initial model are public",
         "settings were not chosen by results on these clients' data; each run that was compared,"

@@ -33,11 +33,14 @@ class Scheme:
         kind: "everyone", "poisson" or "without replacement".
         clients: the number of clients.
         per_round: how many of them take part, on average.
+        secret: whether nobody learns who does, from whom epsilon is to protect; else every client
+            is accounted for as if it took part in all rounds.
     """
 
     kind: str
     clients: int
     per_round: float
+    secret: bool = True
 
     def __post_init__(self) -> None:
         require(
@@ -56,14 +59,17 @@ class Scheme:
         """Who takes part, in words."""
         if self.kind == EVERYONE:
             return f"all {self.clients:,} clients take part in every round"
+        how = (
+            "drawn in secret"
+            if self.secret
+            else "which the server knows, so epsilon is that of taking part in every round"
+        )
         if self.kind == POISSON:
             return (
                 f"each of {self.clients:,} clients takes part in a round with probability"
-                f" {self.rate:g}, drawn in secret"
+                f" {self.rate:g}, {how}"
             )
-        return (
-            f"{self.per_round:g} of {self.clients:,} clients take part in a round, drawn in secret"
-        )
+        return f"{self.per_round:g} of {self.clients:,} clients take part in a round, {how}"
 
     @property
     def neighbours(self) -> str:
@@ -148,7 +154,7 @@ def _accountant(scheme: Scheme, rdp: bool = False) -> Any:
 
 def _event(scheme: Scheme, noise: float, rounds: int) -> Any:
     accounting = import_needed("dp_accounting")
-    if scheme.kind == EVERYONE or scheme.rate == 1:
+    if scheme.kind == EVERYONE or scheme.rate == 1 or not scheme.secret:
         # so many Gaussian releases are one with less noise, exactly; it is much faster to account.
         # Under replacement, without sampling, the change is twice the bound as well.
         half = 2 if scheme.kind == WITHOUT_REPLACEMENT else 1

@@ -52,6 +52,11 @@ class Protection(ABC):
 
     @property
     @abstractmethod
+    def needs_secret_cohorts(self) -> bool:
+        """Whether what the run may claim depends on nobody knowing who takes part."""
+
+    @property
+    @abstractmethod
     def expected(self) -> float:
         """How many clients take part on average: what the history shows in place of the actual
         number, which depends on who was drawn."""

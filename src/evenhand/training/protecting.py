@@ -50,11 +50,18 @@ def keep_secret(method: Algorithm, out: str | Path | None, start: Start) -> None
 
 
 def require_masks(method: Algorithm, exchange: Exchange) -> None:
-    """Raise if clients are to add noise and would then send it unmasked."""
+    """Raise if clients are to add noise and would then send it unmasked, or if epsilon counts on a
+    secret cohort and masks show it."""
+    masked, protection = getattr(exchange, "masked", False), method.protection()
     require(
-        method.local_work().noise is None or getattr(exchange, "masked", False),
+        method.local_work().noise is None or masked,
         'noise_by="clients" needs masked sums: a part of the noise does not protect a total that'
         ' the server sees; use an engine with masked sums, or noise_by="server"',
+    )
+    require(
+        not masked or protection is None or not protection.needs_secret_cohorts,
+        "with masked sums every client gets the list of those who take part, so this epsilon, which"
+        ' counts on a secret cohort, would be false; use noise_by="clients" or cohort=Full()',
     )
 
 
