@@ -69,20 +69,13 @@ def test_a_sum_that_hardly_counts_more_than_one_client_is_spoken_of(
 
 
 @dataclass(frozen=True)
-class WithNoise(eh.LocalWork):
-    """Until every LocalWork has it."""
-
-    noise: Any = None
-
-
-@dataclass(frozen=True)
 class Noisy(eh.Algorithm):
     """FedAvg whose clients add noise to the step in shares."""
 
     std: float = 0.0
 
     def local_work(self) -> eh.LocalWork:
-        return WithNoise(noise=self._noise if self.std else None)
+        return eh.LocalWork(noise=self._noise if self.std else None)
 
     def _noise(self, total: Any) -> Any:
         return {"delta": eh.tree.map(lambda leaf: torch.tensor(self.std), total["delta"])}
@@ -100,3 +93,17 @@ def test_clients_add_noise_in_shares_before_they_mask(tmp_path: Path) -> None:
     assert len(noise) == 75
     # a standard deviation from 75 numbers is right to 8 %
     assert float(noise.std()) == pytest.approx(3 * (5 / 4) ** 0.5, rel=0.35)
+
+
+def test_a_private_method_whose_clients_add_the_noise(tmp_path: Path) -> None:
+    method = eh.Private(clip=0.5, noise=6.0, delta=1e-3, noise_by="clients")
+    still = eh.LocalSGD(lr=1e-12, steps=1, batch_size=1)
+    setting = Masked(tmp_path)
+    result = setting.run(method, rounds=1, weights="uniform", local=still)
+    first = setting.module.state_dict()
+    noise = torch.cat([(value - first[key]).reshape(-1) for key, value in result.params.items()])
+    # on the mean of five clients; each adds variance for at least four answers
+    assert float(noise.std()) == pytest.approx(6 * 0.5 / 5 * (5 / 4) ** 0.5, rel=0.35)
+    assert result.privacy is not None
+    assert result.privacy.noise_by == "clients"
+    assert result.privacy.epsilon is not None

@@ -97,7 +97,7 @@ def noise_of(work: Work, total: Tree) -> dict[str, Any]:
     """By path, the standard deviation of the noise that the sum must carry."""
     if not isinstance(work, Train):
         return {}
-    noise = getattr(work.algorithm.local_work(), "noise", None)
+    noise = work.algorithm.local_work().noise
     if noise is None:
         return {}
     flat = tree.flatten(noise(total))

@@ -55,7 +55,7 @@ def check_masks(
 ) -> None:
     """Raise if the run needs masked sums, or cannot have them."""
     if secure is None:
-        if getattr(algorithm.local_work(), "noise", None) is not None:
+        if algorithm.local_work().noise is not None:
             raise ValueError(
                 f"{type(algorithm).__name__} lets clients add noise in shares, which needs masked"
                 " sums: server_app(..., secure=SecureSums())"
