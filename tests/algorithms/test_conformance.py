@@ -79,7 +79,19 @@ LIBRARY = {
 }
 
 
-@pytest.mark.parametrize("method", LIBRARY)
+# one form of each method; its other forms in the slow tests
+FIRST = {type(method): name for name, method in reversed(METHODS.items())}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name
+        if name not in METHODS or name in FIRST.values()
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in LIBRARY
+    ],
+)
 def test_every_method_passes_every_check(method: str) -> None:
     # what whole runs show of a method, they show of one form of it or another
     runs = (testing.repetition, testing.symmetry, testing.extremes)

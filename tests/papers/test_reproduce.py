@@ -93,7 +93,7 @@ def test_python_gives_a_table(table1: tuple[Path, str]) -> None:
 
 # one small experiment for each of the other papers
 SMALL = (
-    "fafl-table1",
+    pytest.param("fafl-table1", marks=pytest.mark.slow),
     "rcfl-table1:vehicle",
     "gifair-table3",
     "propfair-table6:shakespeare",
