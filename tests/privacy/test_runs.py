@@ -19,6 +19,7 @@ from evenhand.privacy.accounting import Scheme, epsilon_of, noise_for
 from evenhand.privacy.noise import derived
 from evenhand.privacy.record import Privacy
 from evenhand.privacy.secret import FILE, Secret
+from evenhand.studies.analysis.privacy_in_words import about_privacy
 from evenhand.training.directory import PRIVACY
 from tests.support.federations import network, ragged
 
@@ -206,9 +207,12 @@ def test_a_fixed_number_of_known_clients_is_twice_the_change_in_every_round() ->
 def test_a_sweep_has_no_epsilon(tmp_path: Path) -> None:
     grid = {"clip": [0.5, 1.0]}
     options = {"weights": "uniform", "rounds": 1, "seeds": 1, "validation": 0.3}
-    found = eh.sweep(network(), ragged(), [METHOD], grid, out=tmp_path / "swept", **options)
-    said = " ".join(found.sentences)
-    assert "no epsilon, because settings were chosen by results on these clients' data" in said
+    eh.sweep(network(), ragged(), [METHOD], grid, out=tmp_path / "swept", **options)
+    study = eh.load(tmp_path / "swept")
+    said = [about_privacy(study, label) for label in study.trained if "clip" in label]
+    assert len(said) == 2
+    for line in said:
+        assert "no epsilon, because settings were chosen by results on these clients' data" in line
 
 
 @pytest.mark.parametrize("epsilon", [3.0, 49.0, 80.0, 120.0])
