@@ -202,6 +202,8 @@ def test_a_fixed_number_of_known_clients_is_twice_the_change_in_every_round() ->
         epsilon_of(everyone, 2.0, 7, 1e-3), rel=0.15
     )
     assert epsilon_of(known, 4.0, 7, 1e-3) >= epsilon_of(everyone, 2.0, 7, 1e-3)
+    fewer = Scheme("without replacement", 10, 2.0, secret=False)
+    assert epsilon_of(fewer, 4.0, 7, 1e-3) == epsilon_of(known, 4.0, 7, 1e-3)
 
 
 def test_a_sweep_has_no_epsilon(tmp_path: Path) -> None:
