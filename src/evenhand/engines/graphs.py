@@ -18,18 +18,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
-from evenhand import tree
+from evenhand import torch_private, tree
 from evenhand.engines.tracing import MOST_SHAPES, TreeFunction, shapes, traced
 from evenhand.errors import first_line
 from evenhand.layers import choices
+from evenhand.layers.fused_update import fuse_updates
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 CALLS_BEFORE_CAPTURE = 2  # a capture takes about as long as three calls
 # compiling takes ten seconds or more and saves a fraction of a millisecond per call
 CALLS_BEFORE_COMPILING = 1000
-MOST_OPERATIONS = 1000  # in a function to compile; for more, torch's compiler takes minutes
+MOST_OPERATIONS = 1500  # in a function to compile; for more, torch's compiler takes minutes
 
 
 class GraphMemory:
@@ -181,12 +183,14 @@ class Captured:
         log.info("compiling")
         try:
             graph, form = traced(self.function, shared, inputs)
-            operations = sum(node.op == "call_function" for node in graph.graph.nodes)
+            fuse_updates(graph)
+            operations = sum(map(_computes, graph.graph.nodes))
             if operations > MOST_OPERATIONS:
                 raise ValueError(
                     f"{operations} operations, more than the {MOST_OPERATIONS} that compile in"
                     " reasonable time"
                 )
+            log.info("%d operations", operations)
             _keep_compiled_code()
             fused = torch.compile(graph, dynamic=False, fullgraph=True)
 
@@ -236,3 +240,12 @@ def _restore(places: list[Tensor], values: list[Tensor]) -> None:
 def _keep_compiled_code() -> None:
     """Let torch cache compiled code in evenhand's cache directory, which outlasts a restart."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(choices.home() / "compiled"))
+
+
+def _computes(node: Node) -> bool:
+    """Whether a step of a traced function does more than look at a tensor in another way."""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, torch_private.OpOverload)
+        and not any(result.alias_info for result in torch_private.schema(node.target).returns)
+    )

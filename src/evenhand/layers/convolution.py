@@ -27,6 +27,10 @@ class Geometry(NamedTuple):
     output_padding: Sides = (0, 0)
 
 
+# (gradient of the output, x, w, how, wanted)
+Backward = Callable[[Tensor, Tensor, Tensor, Geometry, Wanted], Gradients]
+
+
 class Form(NamedTuple):
     """One way to convolve images x (K, N, C, H, W) with filters w (K, O, C / groups, kh, kw).
 
@@ -35,8 +39,7 @@ class Form(NamedTuple):
 
     # (x, w, bias, how) -> (K, N, O, OH, OW)
     forward: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]
-    # (gradient of the output, x, w, how, wanted)
-    backward: Callable[[Tensor, Tensor, Tensor, Geometry, Wanted], Gradients]
+    backward: Backward
 
 
 def convolution(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:

@@ -10,13 +10,17 @@ from torch import Tensor
 from evenhand.layers import choices
 from evenhand.layers.arrangement import arranged, settled
 from evenhand.layers.convolution import Geometry, Sides, convolution
+from evenhand.layers.direct import available
 from evenhand.layers.forms import FORMS
 from evenhand.layers.grouped import BLOCK
 from evenhand.torch_private import is_transformed
 
 CANDIDATES = {
     "cpu": ("grouped_last", "loop"),
-    "cuda": ("grouped", "grouped_last", "im2col", "im2col_turned"),
+    "cuda": (
+        *("grouped", "grouped_last", "im2col", "im2col_turned"),
+        *("direct", "direct_grouped", "direct_grouped_last"),
+    ),
 }
 # a form's time is multiplied by this, since torch's compiler speeds it up more than the others: for
 # exact numbers, and for rounded ones (tf32, bf16)
@@ -47,6 +51,7 @@ def fastest_form(x: Tensor, w: Tensor, how: Geometry, any_order: bool) -> str:
     question = (
         f"convolution of {shapes[0]} with {shapes[1]}, {geometry}, {dtype},"
         f" {'in any order' if any_order else 'in order'}"
+        f"{', with kernels' if kind == 'cuda' and available() else ''}"
     )
     clients = BLOCK if kind == "cpu" else len(x)
     if kind == "cuda":
@@ -108,9 +113,12 @@ def _measured(
             names = [
                 name
                 for name in CANDIDATES[device.type]
-                if name != "grouped_last"
-                or device.type != "cpu"
-                or _same_bits(gradient, x, w, bias, how)
+                if (
+                    name != "grouped_last"
+                    or device.type != "cpu"
+                    or _same_bits(gradient, x, w, bias, how)
+                )
+                and (not name.startswith("direct") or available())
             ]
             return choices.race(
                 device,
