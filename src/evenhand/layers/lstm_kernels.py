@@ -29,7 +29,7 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
     return tl.where(x < 0, small, 1.0) / (1 + small)
 
 
-@triton.jit(do_not_specialize=["step"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["step", "steps"])  # type: ignore[untyped-decorator]
 def step_forward(  # type: ignore[no-untyped-def]
     shares,  # (K, T, B, 4H)
     bias,  # (K, 4H)
@@ -38,7 +38,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     cells,  # (K, T, B, H), written
     gates,  # (K, T, B, 4H), written
     step,
-    STEPS: tl.constexpr,
+    steps,  # of the sequence
     BATCH: tl.constexpr,
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -49,7 +49,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     unit = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     client = tl.program_id(2).to(tl.int64)
-    start = (client * STEPS + step) * BATCH  # of this step's rows in all arrays
+    start = (client * steps + step) * BATCH  # of this step's rows in all arrays
     here = (row < BATCH)[:, None] & (unit < UNITS)[None, :]
     known = (row < BATCH) & (step > 0)  # rows with a state before this step
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
@@ -100,7 +100,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     tl.store(gates + 3 * UNITS, o, mask=here)
 
 
-@triton.jit(do_not_specialize=["step"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["step", "steps"])  # type: ignore[untyped-decorator]
 def step_backward(  # type: ignore[no-untyped-def]
     slopes,  # (K, T, B, H), the gradient of the states
     turned,  # (K, H, 4H), the weight transposed
@@ -109,7 +109,7 @@ def step_backward(  # type: ignore[no-untyped-def]
     of_cell,  # (K, B, H), the gradient of a cell from the steps after it, read and written
     of_shares,  # (K, T, B, 4H), written
     step,
-    STEPS: tl.constexpr,
+    steps,  # of the sequence
     BATCH: tl.constexpr,
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -120,9 +120,9 @@ def step_backward(  # type: ignore[no-untyped-def]
     unit = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     client = tl.program_id(2).to(tl.int64)
-    start = (client * STEPS + step) * BATCH
+    start = (client * steps + step) * BATCH
     here = (row < BATCH)[:, None] & (unit < UNITS)[None, :]
-    followed = (row < BATCH) & (step + 1 < STEPS)  # rows with a step after this one
+    followed = (row < BATCH) & (step + 1 < steps)  # rows with a step after this one
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
     narrow = start * UNITS + row[:, None] * UNITS + unit[None, :]
 

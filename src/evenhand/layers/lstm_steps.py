@@ -138,7 +138,7 @@ def _launch(
             kernel(
                 *values,
                 step,
-                STEPS=length,
+                length,
                 BATCH=batch,
                 UNITS=units,
                 ROWS=tile.rows,
