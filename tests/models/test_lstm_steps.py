@@ -3,6 +3,7 @@ on a GPU. Without triton both are skipped."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand import torch_private
-from evenhand.layers import lstm_steps, recurrence
+from evenhand.layers import choices, lstm_steps, recurrence
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_CUDA = torch.cuda.is_available() and not INTERPRETED
@@ -33,13 +34,26 @@ def test_the_tests_of_the_kernels_pass_in_the_interpreter() -> None:
         pytest.skip("this is the interpreter")
     # triton reads the variable when it is imported
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            __file__,
+        ],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+MEASURED = recurrence._form  # before the fixture replaces it
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +231,30 @@ def test_both_forms_agree(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(recurrence, "_form", lambda values, weight: "cells")
     other = results(lstms, x, slopes, dtype)
     require_near(found, other, 1e-5 if dtype == torch.float32 else 3e-2)
+
+
+@on_gpu
+def test_form_and_tiles_are_measured_once_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path))
+    monkeypatch.setattr(recurrence, "_form", MEASURED)
+    lstms, x, slopes = problem(3, 10, 9, 8, 64)
+    require_near(results(lstms, x, slopes), expected(lstms, x, slopes), 1e-5)
+    (answers,) = json.loads((tmp_path / "choices.json").read_text("utf-8")).values()
+    assert {"steps", "cells"} >= {
+        answers["form of an LSTM, 64 units, 3 clients x 10, torch.float32"]
+    }
+    for direction in ("forward", "backward"):
+        question = f"tile of an LSTM's {direction} step, 64 units, 3 clients x 10, torch.float32"
+        tiles = lstm_steps.tiles(10, 64, torch.float32, False, direction == "backward")
+        assert answers[question] in [str(tuple(tile)) for tile in tiles]
+
+    def fail(*_: object) -> str:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(choices, "race", fail)
+    results(lstms, x, slopes)
 
 
 @pytest.mark.parametrize("value", [None, "0"])

@@ -116,7 +116,7 @@ def _form(values: Tensor, weight: Tensor) -> str:
         f" {'tf32' if tf32 else dtype}"
     )
     if torch.cuda.is_current_stream_capturing():  # nothing can be timed now
-        return choices.known(question, device) or "steps"
+        return choices.known(question, device) or "cells"
 
     def find() -> str:
         shares, weight = trial_values(shape, dtype, device)
