@@ -29,7 +29,7 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
     return tl.where(x < 0, small, 1.0) / (1 + small)
 
 
-@triton.jit(do_not_specialize=["step", "steps"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["step", "steps", "batch"])  # type: ignore[untyped-decorator]
 def step_forward(  # type: ignore[no-untyped-def]
     shares,  # (K, T, B, 4H)
     bias,  # (K, 4H)
@@ -39,7 +39,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     gates,  # (K, T, B, 4H), written
     step,
     steps,  # of the sequence
-    BATCH: tl.constexpr,
+    batch,  # samples of a client
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -49,9 +49,9 @@ def step_forward(  # type: ignore[no-untyped-def]
     unit = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     client = tl.program_id(2).to(tl.int64)
-    start = (client * steps + step) * BATCH  # of this step's rows in all arrays
-    here = (row < BATCH)[:, None] & (unit < UNITS)[None, :]
-    known = (row < BATCH) & (step > 0)  # rows with a state before this step
+    start = (client * steps + step) * batch  # of this step's rows in all arrays
+    here = (row < batch)[:, None] & (unit < UNITS)[None, :]
+    known = (row < batch) & (step > 0)  # rows with a state before this step
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
     narrow = start * UNITS + row[:, None] * UNITS + unit[None, :]
 
@@ -62,14 +62,14 @@ def step_forward(  # type: ignore[no-untyped-def]
     share_f = tl.load(shares + UNITS, mask=here, other=0.0)
     share_g = tl.load(shares + 2 * UNITS, mask=here, other=0.0)
     share_o = tl.load(shares + 3 * UNITS, mask=here, other=0.0)
-    cell = tl.load(cells + narrow - BATCH * UNITS, mask=here & known[:, None], other=0.0)
+    cell = tl.load(cells + narrow - batch * UNITS, mask=here & known[:, None], other=0.0)
 
     i = tl.zeros((ROWS, COLUMNS), tl.float32)
     f = tl.zeros((ROWS, COLUMNS), tl.float32)
     g = tl.zeros((ROWS, COLUMNS), tl.float32)
     o = tl.zeros((ROWS, COLUMNS), tl.float32)
     part = tl.arange(0, DEPTH)
-    before = states + (start - BATCH) * UNITS + row[:, None] * UNITS + part[None, :]
+    before = states + (start - batch) * UNITS + row[:, None] * UNITS + part[None, :]
     weight += client * (4 * UNITS * UNITS) + unit[None, :] * UNITS + part[:, None]
     for k in range(0, UNITS, DEPTH):
         inside = part + k < UNITS
@@ -100,7 +100,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     tl.store(gates + 3 * UNITS, o, mask=here)
 
 
-@triton.jit(do_not_specialize=["step", "steps"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["step", "steps", "batch"])  # type: ignore[untyped-decorator]
 def step_backward(  # type: ignore[no-untyped-def]
     slopes,  # (K, T, B, H), the gradient of the states
     turned,  # (K, H, 4H), the weight transposed
@@ -110,7 +110,7 @@ def step_backward(  # type: ignore[no-untyped-def]
     of_shares,  # (K, T, B, 4H), written
     step,
     steps,  # of the sequence
-    BATCH: tl.constexpr,
+    batch,  # samples of a client
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -120,9 +120,9 @@ def step_backward(  # type: ignore[no-untyped-def]
     unit = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     client = tl.program_id(2).to(tl.int64)
-    start = (client * steps + step) * BATCH
-    here = (row < BATCH)[:, None] & (unit < UNITS)[None, :]
-    followed = (row < BATCH) & (step + 1 < steps)  # rows with a step after this one
+    start = (client * steps + step) * batch
+    here = (row < batch)[:, None] & (unit < UNITS)[None, :]
+    followed = (row < batch) & (step + 1 < steps)  # rows with a step after this one
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
     narrow = start * UNITS + row[:, None] * UNITS + unit[None, :]
 
@@ -133,13 +133,13 @@ def step_backward(  # type: ignore[no-untyped-def]
     g = tl.load(gates + 2 * UNITS, mask=here, other=0.0)
     o = tl.load(gates + 3 * UNITS, mask=here, other=0.0)
     cell = tl.load(cells + narrow, mask=here, other=0.0)
-    before = tl.load(cells + narrow - BATCH * UNITS, mask=here & (step > 0), other=0.0)
-    of_cell += client * (BATCH * UNITS) + row[:, None] * UNITS + unit[None, :]
+    before = tl.load(cells + narrow - batch * UNITS, mask=here & (step > 0), other=0.0)
+    of_cell += client * (batch * UNITS) + row[:, None] * UNITS + unit[None, :]
     later = tl.load(of_cell, mask=here & followed[:, None], other=0.0)
 
     of_state = tl.zeros((ROWS, COLUMNS), tl.float32)
     part = tl.arange(0, DEPTH)
-    after = of_shares + (start + BATCH) * (4 * UNITS) + row[:, None] * (4 * UNITS) + part[None, :]
+    after = of_shares + (start + batch) * (4 * UNITS) + row[:, None] * (4 * UNITS) + part[None, :]
     turned += client * (4 * UNITS * UNITS) + unit[None, :] * (4 * UNITS) + part[:, None]
     for k in range(0, 4 * UNITS, DEPTH):
         inside = part + k < 4 * UNITS

@@ -139,7 +139,7 @@ def _launch(
                 *values,
                 step,
                 length,
-                BATCH=batch,
+                batch,
                 UNITS=units,
                 ROWS=tile.rows,
                 COLUMNS=tile.columns,
