@@ -24,6 +24,7 @@ ORDER = (
     "files",
     "locks",
     "simplex",
+    "layers",
     "data",
     "tables",  # where older Flower projects import read_table from
     "datasets",
@@ -31,7 +32,6 @@ ORDER = (
     "losses",
     "label_checks",
     "targets",
-    "layers",
     "calls",
     "norms",
     "unfit",

@@ -6,7 +6,8 @@ Rows (several, or "cpu" or "cuda" for those that have bars there):
 
     cifar      pfl's CIFAR-10 benchmark, 1500 rounds end to end, beside pfl
     femnist    a local step of the FEMNIST CNN, 10 and 100 clients, beside a plain loop
-    charlstm   a local step of CharLSTM, 31 clients (10 on a CPU), beside a plain loop with nn.LSTM
+    charlstm   a local step of CharLSTM, 31 clients x 10 and 20 x 64 (10 x 10 on a CPU), beside a
+               plain loop with nn.LSTM
     logistic   a round of logistic regression, beside a plain loop, pfl and Flower's simulation
     cnn        a local step of a small and a larger CNN, 10 clients, beside a plain loop and pfl
     sweep      20 values x 5 seeds trained together, beside one run

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from evenhand import torch_private
 from evenhand.errors import require_whole
+from evenhand.layers.recurrence import recurrence
 
 
 class LSTM(nn.Module):
@@ -54,11 +55,14 @@ class LSTM(nn.Module):
         for weight_ih, weight_hh, bias_ih, bias_hh in zip(
             *(weights[kind::4] for kind in range(4)), strict=True
         ):
-            shares = F.linear(x, weight_ih, bias_ih + bias_hh)  # of all steps at once
-            # with precision="bf16" the product has the precision of the shares
-            weight_hh = weight_hh.to(shares.dtype)
-            recurrence = _FusedRecurrence if x.is_cuda else _Recurrence
-            x = recurrence.apply(shares, weight_hh)[0]  # type: ignore[no-untyped-call]
+            bias = bias_ih + bias_hh
+            if x.is_cuda:
+                shares = F.linear(x, weight_ih)  # of all steps at once
+                # with precision="bf16" the product has the precision of the shares
+                x = recurrence(shares, bias, weight_hh.to(shares.dtype))
+            else:
+                shares = F.linear(x, weight_ih, bias)
+                x = _Recurrence.apply(shares, weight_hh.to(shares.dtype))[0]  # type: ignore[no-untyped-call]
         return x.transpose(0, 1)
 
     def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
@@ -133,128 +137,6 @@ class _Recurrence(torch.autograd.Function):
             of_state, of_cell = of_gates[-1] @ weight, of_cell * kept
         of_shares = torch.stack(of_gates[::-1])
         return of_shares, of_shares.flatten(0, 1).t() @ before.flatten(0, 1)
-
-
-class _FusedRecurrence(torch.autograd.Function):
-    """The same on a GPU, with one product and one kernel of torch's own LSTM cell per step, since
-    starting kernels takes most of the time.
-
-    Returns states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the
-    derivative. It can be differentiated once.
-    """
-
-    @staticmethod
-    def forward(shares: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        return tuple(values[:, 0] for values in _run_cells(shares[:, None], weight[None]))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(inputs[1], *output)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor]:
-        of_shares, of_weight = _FusedBackward.apply(slopes[0], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return of_shares, of_weight
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], shares: Tensor, weight: Tensor
-    ) -> tuple[Any, Any]:
-        shares = _stacked(shares, in_dims[0], info.batch_size, 1)
-        weight = _stacked(weight, in_dims[1], info.batch_size, 0)
-        return _run_cells(shares, weight), (1, 1, 1)
-
-
-class _FusedBackward(torch.autograd.Function):
-    """Gradients of the shares and of the weights, from those of the states."""
-
-    @staticmethod
-    def forward(
-        slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        of_shares, of_weight = _run_cells_back(
-            slopes[:, None], weight[None], states[:, None], cells[:, None], gates[:, None]
-        )
-        return of_shares[:, 0], of_weight[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Tensor) -> tuple[Any, Any]:
-        places = (1, 0, 1, 1, 1)
-        stacked = [
-            _stacked(value, dim, info.batch_size, at)
-            for value, dim, at in zip(values, in_dims, places, strict=True)
-        ]
-        return _run_cells_back(*stacked), (1, 0)
-
-
-def _stacked(value: Tensor, dim: int | None, clients: int, place: int) -> Tensor:
-    """Move the dimension of the clients to this place."""
-    return (
-        value.unsqueeze(place).expand(*value.shape[:place], clients, *value.shape[place:])
-        if dim is None
-        else value.movedim(dim, place)
-    )
-
-
-def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States and cells (T, K, B, H) and gates (T, K, B, 4H) from shares (T, K, B, 4H) and weights
-    (K, 4H, H) of K clients.
-
-    With weights of low precision, products have it too, but sums over time do not.
-    """
-    steps, clients, batch, width = shares.shape
-    turned, exact = weight.transpose(1, 2).contiguous(), _exact(weight.dtype)
-    state = cell = shares.new_zeros(clients * batch, width // 4, dtype=exact)
-    found = []
-    # which would give the cells the precision of the products
-    with torch.autocast(shares.device.type, enabled=False):
-        for share in shares.to(exact).contiguous().flatten(1, 2).unbind(0):
-            product = (
-                torch.bmm(state.view(clients, batch, -1).to(weight.dtype), turned)
-                .to(exact)
-                .flatten(0, 1)
-            )
-            state, cell, gates = torch_private.fused_lstm_cell(share, product, cell)
-            found.append((state, cell, gates))
-    states, cells, kept = (
-        torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True)
-    )
-    return states.to(shares.dtype), cells, kept
-
-
-def _run_cells_back(
-    slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of shares (T, K, B, 4H) and weights (K, 4H, H) from those of the states."""
-    steps, clients, batch, units = states.shape
-    weight, exact = weight.contiguous(), _exact(weight.dtype)
-    of_state, of_cell, of_gates = slopes[-1].to(exact), None, []
-    before = _delayed(cells)
-    for t in reversed(range(steps)):
-        pieces = (value.reshape(clients * batch, -1) for value in (before[t], cells[t], gates[t]))
-        slope, of_cell, _ = torch_private.fused_lstm_cell_backward(
-            of_state.reshape(-1, units), of_cell, *pieces, False
-        )
-        of_gates.append(slope.view(clients, batch, -1).to(weight.dtype))
-        if t:
-            of_state = torch.baddbmm(slopes[t - 1].to(weight.dtype), of_gates[-1], weight).to(exact)
-    of_shares = torch.stack(of_gates[::-1])  # (T, K, B, 4H)
-    # (K, T B, .)
-    rows, past = (
-        value.transpose(0, 1).flatten(1, 2)
-        for value in (of_shares, _delayed(states).to(weight.dtype))
-    )
-    return of_shares, torch.bmm(rows.transpose(1, 2), past)
-
-
-def _exact(dtype: torch.dtype) -> torch.dtype:
-    """The type in which numbers of this type are summed."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
