@@ -6,6 +6,7 @@ Rows (several, or "cpu" or "cuda" for those that have bars there):
 
     cifar      pfl's CIFAR-10 benchmark, 1500 rounds end to end, beside pfl
     femnist    a local step of the FEMNIST CNN, 10 and 100 clients, beside a plain loop
+    resnet     a local step of ResNet-18 with either stem, 10 clients, beside a plain loop
     charlstm   a local step of CharLSTM, 31 clients x 10 and 20 x 64 (10 x 10 on a CPU), beside a
                plain loop with nn.LSTM
     logistic   a round of logistic regression, beside a plain loop, pfl and Flower's simulation
@@ -43,12 +44,13 @@ from benchmarks.speed.cifar import cifar
 from benchmarks.speed.figures import HEADER, Figure, Options, line, machine_limits
 from benchmarks.speed.logistic import logistic
 from benchmarks.speed.methods import methods
-from benchmarks.speed.steps import charlstm, cnn, femnist
+from benchmarks.speed.steps import charlstm, cnn, femnist, resnet
 from benchmarks.speed.sweep import sweep
 
 ROWS: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "cifar": cifar,
     "femnist": femnist,
+    "resnet": resnet,
     "charlstm": charlstm,
     "logistic": logistic,
     "cnn": cnn,
@@ -57,7 +59,7 @@ ROWS: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "adapters": adapters,
 }
 SETS = {
-    "cuda": ("cifar", "femnist", "charlstm", "sweep", "methods"),
+    "cuda": ("cifar", "femnist", "resnet", "charlstm", "sweep", "methods"),
     "cpu": ("logistic", "cnn", "charlstm"),
 }
 PRECISIONS = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32",)}

@@ -86,7 +86,9 @@ def cifar(options: Options) -> Iterator[Figure]:
             module, fed.train.x[:BATCH], COHORT, SAMPLES // BATCH, options.device, precision
         )
         bars: dict[str, Any] = (
-            {"least": 45, "limit": 15} if options.cuda and precision != "fp32" else {}
+            {"least": 80, "limit": 9 if precision == "bf16" else 14}
+            if options.cuda and precision != "fp32"
+            else {}
         )
         yield Figure(
             f"{SHAPE}, {precision}",

@@ -20,7 +20,7 @@ from benchmarks.speed.figures import Figure, Options
 from benchmarks.speed.ours import federation_of, images
 from evenhand.models import CNN
 
-VALUES, SEEDS, MOST = 20, 5, 5.0
+VALUES, SEEDS = 20, 5
 CLIENTS, SAMPLES, TESTED, ROUNDS, TURNS = 100, 50, 10, 100, 3
 
 
@@ -32,15 +32,18 @@ def sweep(options: Options) -> Iterator[Figure]:
             "logistic 784 -> 10",
             nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
             10,
+            5.0,
             options,
             precision,
         )
         yield measure(
-            "CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, options, precision
+            "CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, 8.0, options, precision
         )
 
 
-def measure(name: str, module: nn.Module, classes: int, options: Options, precision: str) -> Figure:
+def measure(
+    name: str, module: nn.Module, classes: int, most: float, options: Options, precision: str
+) -> Figure:
     """Seconds of a call for all runs, and of one for a single run."""
     shape, rounds = (1, 28, 28), 10 if options.quick else ROUNDS
     fed = federation_of(
@@ -80,7 +83,7 @@ def measure(name: str, module: nn.Module, classes: int, options: Options, precis
         many,
         peer="one run",
         theirs=single,
-        most=MOST if options.cuda else float("inf"),
+        most=most if options.cuda else float("inf"),
         memory=peak_memory(options.device) - before,
         warm_up=max(0.0, first - many - single),
         note=f"one by one {100 * single:.1f} s, {100 * single / many:.1f} times as much",

@@ -4,9 +4,6 @@ on a GPU. Without triton both are skipped."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand import torch_private
-from evenhand.layers import choices, lstm_steps, recurrence
+from evenhand.layers import choices, kernels, lstm_steps, recurrence
+from tests.support.interpreter import INTERPRETED, run_in_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_CUDA = torch.cuda.is_available() and not INTERPRETED
 DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
 runs_kernels = pytest.mark.skipif(not (INTERPRETED or ON_CUDA), reason="no interpreter, no GPU")
@@ -29,28 +26,7 @@ LARGE = [(2, 10, 12, 8, 256), (3, 64, 6, 256, 256), (2, 70, 4, 9, 100)]
 
 
 def test_the_tests_of_the_kernels_pass_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    if INTERPRETED:
-        pytest.skip("this is the interpreter")
-    # triton reads the variable when it is imported
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            __file__,
-        ],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_in_interpreter(__file__)
 
 
 MEASURED = recurrence._form  # before the fixture replaces it
@@ -261,7 +237,7 @@ def test_form_and_tiles_are_measured_once_and_remembered(
 def test_the_kernels_can_be_switched_off(
     value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lstm_steps, "_triton_found", lambda: True)
+    monkeypatch.setattr(kernels, "_triton_found", lambda: True)
     if value is None:
         monkeypatch.delenv("EVENHAND_TRITON", raising=False)
     else:

@@ -8,34 +8,23 @@ exact as one of float32.
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.layers import direct_plan as plan
+from evenhand.layers import kernels
 from evenhand.layers.convolution import Geometry, Gradients, Wanted
 
-PROGRAMS = 264  # two for each multiprocessor of an H200
-ENOUGH = 1056  # programs whose sums over places may be divided among more
-MOST_SPLITS = 32
-NARROW = 5  # channels from which 16 are read faster than a part of them
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@cache
-def available() -> bool:
-    """Whether Triton is there, and not turned off by EVENHAND_KERNELS=0."""
-    return os.environ.get("EVENHAND_KERNELS") != "0" and find_spec("triton") is not None
-
-
 def direct(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
-    _check(x, how)
+    _check(x, w, how)
     last, filters = _last(x), w.permute(0, 1, 3, 4, 2).contiguous()
-    if NARROW <= x.shape[2] < 16:  # with 16 channels nothing but whole blocks is read
+    if plan.NARROW <= x.shape[2] < 16:  # with 16 channels nothing but whole blocks is read
         last, filters = (F.pad(value, (0, 16 - x.shape[2])) for value in (last, filters))
     out = torch.ops.evenhand.convolve(
         last, filters, bias, how.stride[0], list(how.padding), how.dilation[0]
@@ -46,7 +35,7 @@ def direct(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
 def direct_backward(
     gradient: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
 ) -> Gradients:
-    _check(x, how)
+    _check(x, w, how)
     slopes = _last(gradient)
     moves = (how.stride[0], list(how.padding), how.dilation[0])
     of_x = of_w = of_bias = None
@@ -61,11 +50,17 @@ def direct_backward(
     return of_x, of_w, of_bias
 
 
-def _check(x: Tensor, how: Geometry) -> None:
+def _check(x: Tensor, w: Tensor, how: Geometry) -> None:
     """Raise for what the kernels cannot do; another form does it."""
     stride, dilation = how.stride, how.dilation
+    # places in the images of a client, or in what becomes of them, are counted in 32 bits
+    largest = max(x.shape[2], w.shape[1]) * math.prod(
+        side + 2 * added for side, added in zip(x.shape[3:], how.padding, strict=True)
+    )
     if (
-        x.ndim != 5
+        x.shape[1] * largest >= 1 << 31
+        or len(x) * plan.MOST_SPLITS >= 1 << 16
+        or x.ndim != 5
         or x.dtype not in TYPES
         or how.transposed
         or how.groups != 1
@@ -88,64 +83,12 @@ def _whole(splits: Tensor) -> Tensor:
     return splits[0] if len(splits) == 1 else splits.sum(0)
 
 
-class _Taps(NamedTuple):
-    """The rows (or columns) of a filter that can touch the image, in a launch."""
-
-    count: int
-    first: int  # in the filter
-    start: int  # in the image, under the first tap at the first place
-
-
-def _taps(count: int, start: int, reach: int, move: int, places: int, size: int) -> _Taps:
-    """Of ``count`` taps, those that touch an image of ``size`` from any of the ``places``."""
-    used = [
-        tap
-        for tap in range(count)
-        if start + tap * reach + (places - 1) * move >= 0 and start + tap * reach < size
-    ]
-    first = used[0] if used else 0
-    return _Taps(len(used), first, start + first * reach)
-
-
 def _out_side(size: int, length: int, stride: int, padding: int, dilation: int) -> int:
     return (size + 2 * padding - dilation * (length - 1) - 1) // stride + 1
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()
-
-
-def _depth_block(depth: int, most: int) -> tuple[int, bool]:
-    """How much of the depth a product takes at once, and whether that divides it."""
-    for block in (128, 64, 32, 16):
-        if block <= most and depth % block == 0:
-            return block, True
-    return 32, False
-
-
-def precision(x: Tensor) -> str:
-    if x.dtype != torch.float32 or not x.is_cuda:
-        return "ieee"
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
-
-
-class _Tile(NamedTuple):
-    """What a program computes, and how."""
-
-    places: int
-    outputs: int
-    depth: int  # of a product at once
-    aligned: bool  # whether that divides the whole depth
-    warps: int = 4
-    stages: int = 3
-
-
-def _tile(source: Tensor, clients: int, places: int, outputs: int) -> _Tile:
-    block, aligned = _depth_block(source.shape[4], 64 if source.element_size() == 2 else 32)
-    high, wide = 128, 128 if outputs >= 128 else max(16, _power_of_two(outputs))
-    if clients * -(-places // high) * -(-outputs // wide) < PROGRAMS:
-        high, wide = 64, min(wide, 64)
-    return _Tile(high, wide, block, aligned, 8 if high * wide >= 128 * 128 else 4)
+def _precision(x: Tensor) -> str:
+    return kernels.precision(x, torch.backends.cudnn.allow_tf32)
 
 
 def _gradient_precision(x: Tensor) -> str:
@@ -153,7 +96,7 @@ def _gradient_precision(x: Tensor) -> str:
 
     Three products of bfloat16 are more exact than TF32, six as exact as float32.
     """
-    return {"tf32": "bf16x3", "tf32x3": "bf16x6"}.get(precision(x), "ieee")
+    return {"tf32": "bf16x3", "tf32x3": "bf16x6"}.get(_precision(x), "ieee")
 
 
 def _place(
@@ -162,7 +105,7 @@ def _place(
     bias: Tensor | None,
     out: Tensor,
     placed: tuple[int, int],
-    taps: tuple[_Taps, _Taps],
+    taps: tuple[plan.Taps, plan.Taps],
     tap_steps: tuple[int, int, int],  # first taps of the launch, and the step between used ones
     move: int,
     reach: int,
@@ -174,43 +117,44 @@ def _place(
     clients, images, rows, columns, depth = source.shape
     outputs, kh, kw = filters.shape[1:4]
     places = images * placed[0] * placed[1]
-    tile = _tile(source, clients, places, outputs)
+    tile = plan.placing_tile(source, clients, places, outputs)
     grid = (-(-places // tile.places), -(-outputs // tile.outputs), clients)
-    direct_kernels.convolve[grid](
-        source,
-        filters,
-        filters if bias is None else bias,
-        out,
-        images,
-        rows,
-        columns,
-        depth,
-        *placed,
-        *out.shape[2:4],
-        outputs,
-        taps[0].start,
-        taps[1].start,
-        KH=kh,
-        KW=kw,
-        TAPS=taps[0].count,
-        TAPS_ACROSS=taps[1].count,
-        FIRST_TAP=tap_steps[0] + taps[0].first * tap_steps[2],
-        FIRST_TAP_ACROSS=tap_steps[1] + taps[1].first * tap_steps[2],
-        TAP_STEP=tap_steps[2],
-        MOVE=move,
-        REACH=reach,
-        OUT_STEP=out_places[0],
-        OUT_ROW=out_places[1],
-        OUT_COLUMN=out_places[2],
-        HAS_BIAS=bias is not None,
-        DEPTH=0 if tile.aligned else depth,
-        PRECISION=precision(source),
-        BLOCK_P=tile.places,
-        BLOCK_O=tile.outputs,
-        BLOCK_D=tile.depth,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+    with kernels.on(source.device):
+        direct_kernels.convolve[grid](
+            source,
+            filters,
+            filters if bias is None else bias,
+            out,
+            images,
+            rows,
+            columns,
+            depth,
+            *placed,
+            *out.shape[2:4],
+            outputs,
+            taps[0].start,
+            taps[1].start,
+            KH=kh,
+            KW=kw,
+            TAPS=taps[0].number,
+            TAPS_ACROSS=taps[1].number,
+            FIRST_TAP=tap_steps[0] + taps[0].first * tap_steps[2],
+            FIRST_TAP_ACROSS=tap_steps[1] + taps[1].first * tap_steps[2],
+            TAP_STEP=tap_steps[2],
+            MOVE=move,
+            REACH=reach,
+            OUT_STEP=out_places[0],
+            OUT_ROW=out_places[1],
+            OUT_COLUMN=out_places[2],
+            HAS_BIAS=bias is not None,
+            DEPTH=0 if tile.aligned else depth,
+            PRECISION=_precision(source),
+            BLOCK_P=tile.places,
+            BLOCK_O=tile.outputs,
+            BLOCK_D=tile.depth,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
 
 
 @torch.library.custom_op("evenhand::convolve", mutates_args=())
@@ -218,10 +162,10 @@ def _convolve(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: list[int], dilation: int
 ) -> Tensor:
     """(K, N, OH, OW, O) from x (K, N, H, W, C) and w (K, O, kh, kw, C)."""
-    out = _convolve_shape(x, w, bias, stride, padding, dilation)
+    out: Tensor = _convolve_shape(x, w, bias, stride, padding, dilation)
     placed = (out.shape[2], out.shape[3])
     taps = tuple(
-        _taps(w.shape[2 + i], -padding[i], dilation, stride, placed[i], x.shape[2 + i])
+        plan.used_taps(w.shape[2 + i], -padding[i], dilation, stride, placed[i], x.shape[2 + i])
         for i in (0, 1)
     )
     _place(x, w, bias, out, placed, (taps[0], taps[1]), (0, 0, 1), stride, dilation, (1, 0, 0))
@@ -235,7 +179,8 @@ def _convolve_shape(
     sides = [
         _out_side(x.shape[2 + i], w.shape[2 + i], stride, padding[i], dilation) for i in (0, 1)
     ]
-    return x.new_empty(x.shape[0], x.shape[1], *sides, w.shape[1])
+    out: Tensor = x.new_empty(x.shape[0], x.shape[1], *sides, w.shape[1])
+    return out
 
 
 @torch.library.custom_op("evenhand::image_gradient", mutates_args=())
@@ -247,7 +192,7 @@ def _image_gradient(
     With a stride, places of an image whose remainders by the stride are equal see the same taps of
     the filter: there is a launch for each pair of remainders.
     """
-    out = _image_gradient_shape(slopes, w, size, stride, padding, dilation)
+    out: Tensor = _image_gradient_shape(slopes, w, size, stride, padding, dilation)
     reach = -dilation if stride == 1 else -1
     for over in range(stride):
         for across in range(stride):
@@ -257,7 +202,7 @@ def _image_gradient(
                 placed.append(-(-(size[i] - rest) // stride))
                 start = (rest + padding[i] - first[i]) // stride
                 count = len(range(first[i], w.shape[2 + i], stride))
-                taps.append(_taps(count, start, reach, 1, placed[i], slopes.shape[2 + i]))
+                taps.append(plan.used_taps(count, start, reach, 1, placed[i], slopes.shape[2 + i]))
             if min(placed) > 0:
                 _place(
                     slopes,
@@ -278,48 +223,8 @@ def _image_gradient(
 def _image_gradient_shape(
     slopes: Tensor, w: Tensor, size: list[int], stride: int, padding: list[int], dilation: int
 ) -> Tensor:
-    return slopes.new_empty(slopes.shape[0], slopes.shape[1], *size, w.shape[1])
-
-
-def _splits(steps: int, programs: int) -> tuple[int, int]:
-    """Into how many sums the steps are divided to keep a GPU busy, and the steps of each."""
-    each = -(-steps // max(1, min(MOST_SPLITS, ENOUGH // programs, steps // 4)))
-    return -(-steps // each), each
-
-
-class _Sums(NamedTuple):
-    """How the places of an output are added up into gradients of filters."""
-
-    taken: tuple[int, int, int]  # images, rows and columns in one step, powers of two
-    outputs: int  # filters, and entries of each, of a program
-    depth: int
-    aligned: bool
-    steps: int
-    splits: int
-    each: int  # steps of a split
-
-
-def _sums(slopes: Tensor, x: Tensor, sides: list[int]) -> _Sums:
-    clients, images, rows, columns, outputs = slopes.shape
-    tile = _filter_tile(x, outputs, sides)
-    across = min(tile.places, _power_of_two(columns))
-    down = min(tile.places // across, _power_of_two(rows))
-    taken = (tile.places // (across * down), down, across)
-    steps = -(-images // taken[0]) * -(-rows // down) * -(-columns // across)
-    tiles = -(-outputs // tile.outputs) * -(-sides[0] * sides[1] * x.shape[4] // tile.depth)
-    return _Sums(
-        taken, tile.outputs, tile.depth, tile.aligned, steps, *_splits(steps, clients * tiles)
-    )
-
-
-def _filter_tile(x: Tensor, outputs: int, sides: list[int]) -> _Tile:
-    """Places of a step, filters, and entries of a filter that a program computes."""
-    block, aligned = _depth_block(x.shape[4], 64)
-    if not aligned:
-        block = min(64, max(16, _power_of_two(sides[0] * sides[1] * x.shape[4])))
-    # measured on an H200: products of three or six parts need registers
-    places = 64 if x.element_size() == 2 or block <= 32 else 32
-    return _Tile(places, min(64, max(16, _power_of_two(outputs))), block, aligned)
+    out: Tensor = slopes.new_empty(slopes.shape[0], slopes.shape[1], *size, w.shape[1])
+    return out
 
 
 @torch.library.custom_op("evenhand::filter_gradient", mutates_args=())
@@ -329,40 +234,41 @@ def _filter_gradient(
     """(splits, K, O, kh, kw, C) from the output's gradient (K, N, OH, OW, O) and x."""
     from evenhand.layers import direct_kernels
 
-    out = _filter_gradient_shape(slopes, x, sides, stride, padding, dilation)
-    sums = _sums(slopes, x, sides)
+    out: Tensor = _filter_gradient_shape(slopes, x, sides, stride, padding, dilation)
+    sums = plan.sums(slopes, x, sides)
     (clients, images, rows, columns, depth), outputs = x.shape, slopes.shape[4]
     entries = sides[0] * sides[1] * depth
     grid = (-(-outputs // sums.outputs), -(-entries // sums.depth), clients * sums.splits)
-    direct_kernels.filter_gradient[grid](
-        slopes,
-        x,
-        out,
-        clients,
-        images,
-        rows,
-        columns,
-        depth,
-        *slopes.shape[2:4],
-        outputs,
-        sums.each,
-        sums.steps,
-        KW=sides[1],
-        TAPS=sides[0] * sides[1],
-        STRIDE=stride,
-        PADDING=padding[0],
-        PADDING_ACROSS=padding[1],
-        DILATION=dilation,
-        DEPTH=0 if sums.aligned else depth,
-        PRECISION=_gradient_precision(x),
-        IMAGES=sums.taken[0],
-        ROWS=sums.taken[1],
-        COLUMNS=sums.taken[2],
-        BLOCK_O=sums.outputs,
-        BLOCK_D=sums.depth,
-        num_warps=4,
-        num_stages=2,
-    )
+    with kernels.on(x.device):
+        direct_kernels.filter_gradient[grid](
+            slopes,
+            x,
+            out,
+            clients,
+            images,
+            rows,
+            columns,
+            depth,
+            *slopes.shape[2:4],
+            outputs,
+            sums.each,
+            sums.steps,
+            KW=sides[1],
+            TAPS=sides[0] * sides[1],
+            STRIDE=stride,
+            PADDING=padding[0],
+            PADDING_ACROSS=padding[1],
+            DILATION=dilation,
+            DEPTH=0 if sums.aligned else depth,
+            PRECISION=_gradient_precision(x),
+            IMAGES=sums.taken[0],
+            ROWS=sums.taken[1],
+            COLUMNS=sums.taken[2],
+            BLOCK_O=sums.outputs,
+            BLOCK_D=sums.depth,
+            num_warps=4,
+            num_stages=2,
+        )
     return out
 
 
@@ -370,16 +276,10 @@ def _filter_gradient(
 def _filter_gradient_shape(
     slopes: Tensor, x: Tensor, sides: list[int], stride: int, padding: list[int], dilation: int
 ) -> Tensor:
-    count = _sums(slopes, x, sides).splits
+    count = plan.sums(slopes, x, sides).splits
     shape = (count, len(x), slopes.shape[4], *sides, x.shape[4])
-    return x.new_empty(shape, dtype=torch.float32)
-
-
-PLACES_AT_ONCE = 64  # in a sum
-
-
-def _sum_splits(slopes: Tensor) -> tuple[int, int]:
-    return _splits(-(-slopes[0, ..., 0].numel() // PLACES_AT_ONCE), len(slopes))
+    out: Tensor = x.new_empty(shape, dtype=torch.float32)
+    return out
 
 
 @torch.library.custom_op("evenhand::sum_places", mutates_args=())
@@ -387,26 +287,26 @@ def _sum_places(slopes: Tensor) -> Tensor:
     """(splits, K, O): sums of (K, N, OH, OW, O) over samples and places."""
     from evenhand.layers import direct_kernels
 
-    out, (splits, each) = _sum_places_shape(slopes), _sum_splits(slopes)
+    out: Tensor = _sum_places_shape(slopes)
+    splits, each = plan.sum_splits(slopes)
     clients, outputs = len(slopes), slopes.shape[4]
-    block = min(64, max(16, _power_of_two(outputs)))
-    direct_kernels.sum_places[(-(-outputs // block), clients * splits)](
-        slopes,
-        out,
-        clients,
-        slopes[0, ..., 0].numel(),
-        outputs,
-        each * PLACES_AT_ONCE,
-        BLOCK_P=PLACES_AT_ONCE,
-        BLOCK_O=block,
-    )
+    block = min(64, max(16, plan.power_of_two(outputs)))
+    with kernels.on(slopes.device):
+        direct_kernels.sum_places[(-(-outputs // block), clients * splits)](
+            slopes,
+            out,
+            clients,
+            slopes[0, ..., 0].numel(),
+            outputs,
+            each * plan.PLACES_AT_ONCE,
+            BLOCK_P=plan.PLACES_AT_ONCE,
+            BLOCK_O=block,
+        )
     return out
 
 
 @_sum_places.register_fake
 def _sum_places_shape(slopes: Tensor) -> Tensor:
-    shape = (_sum_splits(slopes)[0], len(slopes), slopes.shape[4])
-    return slopes.new_empty(shape, dtype=torch.float32)
-
-
-OPERATIONS: tuple[Any, ...] = (_convolve, _image_gradient, _filter_gradient, _sum_places)
+    shape = (plan.sum_splits(slopes)[0], len(slopes), slopes.shape[4])
+    out: Tensor = slopes.new_empty(shape, dtype=torch.float32)
+    return out

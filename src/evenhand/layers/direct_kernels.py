@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def convolve(
+@triton.jit  # type: ignore[untyped-decorator]
+def convolve(  # type: ignore[no-untyped-def]
     source,  # (K, N, rows, columns, depth)
     filters,  # (K, outputs, KH, KW, depth)
     bias,  # (K, outputs), if HAS_BIAS
@@ -112,8 +112,8 @@ def convolve(
     )
 
 
-@triton.jit
-def filter_gradient(
+@triton.jit  # type: ignore[untyped-decorator]
+def filter_gradient(  # type: ignore[no-untyped-def]
     slopes,  # (K, N, out_rows, out_columns, outputs): gradient of the output
     source,  # (K, N, rows, columns, depth)
     out,  # (splits, K, outputs, KH, KW, depth), float32
@@ -200,8 +200,8 @@ def filter_gradient(
     )
 
 
-@triton.jit
-def sum_places(
+@triton.jit  # type: ignore[untyped-decorator]
+def sum_places(  # type: ignore[no-untyped-def]
     slopes,  # (K, places, outputs)
     out,  # (splits, K, outputs), float32
     clients,

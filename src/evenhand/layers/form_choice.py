@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from evenhand.layers import choices
+from evenhand.layers import choices, kernels
 from evenhand.layers.arrangement import arranged, settled
 from evenhand.layers.convolution import Geometry, Sides, convolution
-from evenhand.layers.direct import available
 from evenhand.layers.forms import FORMS
 from evenhand.layers.grouped import BLOCK
 from evenhand.torch_private import is_transformed
@@ -51,7 +50,7 @@ def fastest_form(x: Tensor, w: Tensor, how: Geometry, any_order: bool) -> str:
     question = (
         f"convolution of {shapes[0]} with {shapes[1]}, {geometry}, {dtype},"
         f" {'in any order' if any_order else 'in order'}"
-        f"{', with kernels' if kind == 'cuda' and available() else ''}"
+        f"{', with kernels' if kind == 'cuda' and kernels.usable(x) else ''}"
     )
     clients = BLOCK if kind == "cpu" else len(x)
     if kind == "cuda":
@@ -118,7 +117,7 @@ def _measured(
                     or device.type != "cpu"
                     or _same_bits(gradient, x, w, bias, how)
                 )
-                and (not name.startswith("direct") or available())
+                and (not name.startswith("direct") or kernels.usable(x))
             ]
             return choices.race(
                 device,

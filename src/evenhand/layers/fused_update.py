@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from evenhand import torch_private
-from evenhand.layers.direct import available, precision
+from evenhand.layers import kernels
 
 MOST_DEPTH = 256  # samples in a product; with more, arithmetic takes longer than memory
 aten = torch.ops.aten
@@ -30,22 +30,23 @@ def _subtract_product(values: Tensor, a: Tensor, b: Tensor, rates: Tensor) -> No
     high, wide = (64, 64) if a.element_size() == 2 else (32, 256)
     if rows <= 16:
         high, wide = 16, 256
-    update_kernels.subtract_product[(-(-columns // wide), -(-rows // high), clients)](
-        values,
-        a,
-        b,
-        rates,
-        rows,
-        columns,
-        a.shape[2],
-        *a.stride(),
-        *b.stride(),
-        PRECISION=precision(a),
-        BLOCK_R=high,
-        BLOCK_C=wide,
-        BLOCK_D=16 if a.shape[2] <= 16 else 32,
-        num_warps=4,
-    )
+    with kernels.on(values.device):
+        update_kernels.subtract_product[(-(-columns // wide), -(-rows // high), clients)](
+            values,
+            a,
+            b,
+            rates,
+            rows,
+            columns,
+            a.shape[2],
+            *a.stride(),
+            *b.stride(),
+            PRECISION=kernels.precision(a, torch.backends.cuda.matmul.allow_tf32),
+            BLOCK_R=high,
+            BLOCK_C=wide,
+            BLOCK_D=16 if a.shape[2] <= 16 else 32,
+            num_warps=4,
+        )
 
 
 @_subtract_product.register_fake
@@ -56,8 +57,6 @@ def _(values: Tensor, a: Tensor, b: Tensor, rates: Tensor) -> None:
 def fuse_updates(module: GraphModule) -> int:
     """Fuse what can be fused in a traced step, and return how many updates these are."""
     fused = 0
-    if not available():
-        return fused
     graph = module.graph
     changed = {
         argument
@@ -121,7 +120,7 @@ def _product(node: Any) -> tuple[tuple[Node, Node], bool] | None:
             node.target is aten.permute.default and node.args[1] == [0, 2, 1]
         ):
             turned = not turned
-        elif node.target is not aten._to_copy.default or set(node.kwargs) - {
+        elif node.target is not torch_private.to_copy or set(node.kwargs) - {
             "dtype",
             "layout",
             "device",

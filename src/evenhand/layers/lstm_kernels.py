@@ -51,7 +51,7 @@ def step_forward(  # type: ignore[no-untyped-def]
     client = tl.program_id(2).to(tl.int64)
     start = (client * steps + step) * batch  # of this step's rows in all arrays
     here = (row < batch)[:, None] & (unit < UNITS)[None, :]
-    known = (row < batch) & (step > 0)  # rows with a state before this step
+    known = row < batch * tl.minimum(step, 1)  # rows with a state before this step
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
     narrow = start * UNITS + row[:, None] * UNITS + unit[None, :]
 
@@ -122,7 +122,7 @@ def step_backward(  # type: ignore[no-untyped-def]
     client = tl.program_id(2).to(tl.int64)
     start = (client * steps + step) * batch
     here = (row < batch)[:, None] & (unit < UNITS)[None, :]
-    followed = (row < batch) & (step + 1 < steps)  # rows with a step after this one
+    followed = row < batch * tl.minimum(steps - 1 - step, 1)  # rows with a step after this one
     wide = start * (4 * UNITS) + row[:, None] * (4 * UNITS) + unit[None, :]
     narrow = start * UNITS + row[:, None] * UNITS + unit[None, :]
 
@@ -133,7 +133,8 @@ def step_backward(  # type: ignore[no-untyped-def]
     g = tl.load(gates + 2 * UNITS, mask=here, other=0.0)
     o = tl.load(gates + 3 * UNITS, mask=here, other=0.0)
     cell = tl.load(cells + narrow, mask=here, other=0.0)
-    before = tl.load(cells + narrow - batch * UNITS, mask=here & (step > 0), other=0.0)
+    known = row < batch * tl.minimum(step, 1)  # rows with a state before this step
+    before = tl.load(cells + narrow - batch * UNITS, mask=here & known[:, None], other=0.0)
     of_cell += client * (batch * UNITS) + row[:, None] * UNITS + unit[None, :]
     later = tl.load(of_cell, mask=here & followed[:, None], other=0.0)
 

@@ -7,17 +7,13 @@ recurrent weights (K, 4H, H).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from evenhand.layers import choices
+from evenhand.layers import choices, kernels
 
 # gates are between -1 and 1, where float16 rounds less than bfloat16
 KEPT = {torch.float32: torch.float32, torch.bfloat16: torch.float16}
@@ -35,18 +31,8 @@ class Tile(NamedTuple):
 
 
 def usable(weight: Tensor) -> bool:
-    """Whether the kernels can run on these weights; EVENHAND_TRITON=0 switches them off."""
-    return (
-        weight.dtype in KEPT
-        and os.environ.get("EVENHAND_TRITON") != "0"
-        and _triton_found()
-        and (not weight.is_cuda or torch.cuda.get_device_capability(weight.device) >= (8, 0))
-    )
-
-
-@cache
-def _triton_found() -> bool:
-    return find_spec("triton") is not None
+    """Whether the kernels can run on these weights."""
+    return weight.dtype in KEPT and kernels.usable(weight)
 
 
 @torch.library.custom_op(
@@ -133,7 +119,7 @@ def _launch(
     units = values[3].shape[-1] if name == "step_forward" else values[0].shape[-1]
     grid = (-(-units // tile.columns), -(-batch // tile.rows), clients)
     kernel = getattr(lstm_kernels, name)[grid]
-    with _on(values[0].device):
+    with kernels.on(values[0].device):
         for step in steps:
             kernel(
                 *values,
@@ -144,14 +130,10 @@ def _launch(
                 ROWS=tile.rows,
                 COLUMNS=tile.columns,
                 DEPTH=tile.depth,
-                PRECISION="tf32" if tf32 else "ieee",
+                PRECISION=kernels.precision(values[2 if name == "step_forward" else 1], tf32),
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def tiles(batch: int, units: int, dtype: torch.dtype, tf32: bool, back: bool) -> list[Tile]:

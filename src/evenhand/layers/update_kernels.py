@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def subtract_product(
+@triton.jit  # type: ignore[untyped-decorator]
+def subtract_product(  # type: ignore[no-untyped-def]
     values,  # (K, rows, columns), changed in place
     a,  # (K, rows, depth), with strides
     b,  # (K, depth, columns), with strides
