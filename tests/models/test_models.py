@@ -579,3 +579,20 @@ def test_the_outputs_of_a_named_model_follow_from_labels_and_loss(
     module = Spec(model={"name": "linear"}, loss=loss).build_model(fed)
     assert module[-1].out_features == outputs
     eh.fit(module, fed, eh.FedAvg(), loss=loss, rounds=1)
+
+
+def test_rounding_to_few_bits_is_not_taken_for_samples_that_see_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = eh.Model._call
+
+    def rounded(self: eh.Model, *given: object) -> Tensor:
+        """As bf16 may: how a value is rounded depends on how many there are."""
+        output = exact(self, *given)
+        return output * (1 + 0.01 * len(output)) if self.precision == "bf16" else output
+
+    monkeypatch.setattr(eh.Model, "_call", rounded)
+    part = eh.Part(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([0, 2, 4]))
+    model = eh.Model(nn.Linear(3, 2)).with_precision("bf16")
+    model.check(eh.Federation(part))
+    assert model.target is not None
