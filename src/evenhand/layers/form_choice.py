@@ -23,7 +23,7 @@ CANDIDATES = {
 }
 # a form's time is multiplied by this, since torch's compiler speeds it up more than the others: for
 # exact numbers, and for rounded ones (tf32, bf16)
-HANDICAPS = ({"im2col": 0.8, "im2col_turned": 0.8}, {"im2col": 0.5, "im2col_turned": 0.5})
+HANDICAPS = ({"im2col": 0.8, "im2col_turned": 0.8}, {"im2col": 0.65, "im2col_turned": 0.65})
 # a layer with so few channels is the first one; the gradient of the data is not needed
 IMAGE_CHANNELS = 4
 
