@@ -21,6 +21,7 @@ import evenhand as eh
 from evenhand.algorithms.sums_only import way_out
 from evenhand.flower import client_app, records
 from evenhand.flower.masked import told
+from evenhand.flower.registration import report_data
 from evenhand.flower.tryout.certificates import write_node_key
 from evenhand.secure import Cohort
 from tests.support.federations import METHODS, network, ragged
@@ -310,7 +311,7 @@ def test_keys_that_are_not_in_an_owners_list_are_refused(
         setting.grid.contexts[node].node_config["identity-key"] = str(key.private)
         if node < 5:
             setting.grid.contexts[node].node_config["trusted-keys"] = str(tmp_path / "trusted")
-    with pytest.raises(eh.RunError, match="no client answered the last evaluation"):
+    with pytest.raises(eh.RunError, match="the clients' samples could not be counted"):
         setting.run(rounds=1)
     assert "the owner of '4' (SHA256:" in caplog.text
     assert "is not in the list of trusted keys (rule: trusted keys)" in caplog.text
@@ -474,7 +475,10 @@ def test_a_federation_in_which_a_sum_would_be_one_client_does_not_start(
 def test_a_node_without_keys_is_not_admitted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenhand.flower.node.NodeApp._announced", lambda *given: None)
+    def without(data: eh.Federation, name: str, share: str, *masks: Any) -> Any:
+        return report_data(data, name, share)
+
+    monkeypatch.setattr("evenhand.flower.node.report_data", without)
     with pytest.raises(TimeoutError):
         Masked(tmp_path).run(rounds=1, patience=0.5, deadline=0.5)
     assert "node sent no key for masked sums in this run" in caplog.text

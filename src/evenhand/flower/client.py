@@ -108,6 +108,10 @@ def client_app(
         with watched(message.metadata.ttl):
             return Message(or_fault(node().work, message.content, context), reply_to=message)
 
+    def count(message: Message, context: Context) -> Message:
+        with watched(message.metadata.ttl):
+            return Message(or_fault(node().count, message.content, context), reply_to=message)
+
     def unmask(message: Message, context: Context) -> Message:
         from evenhand.flower.masked.holder import unmask as opened
 
@@ -116,6 +120,7 @@ def client_app(
 
     app.query("columns")(tell)
     app.query("census")(report)
+    app.query("count")(count)
     app.query("survey")(work)
     app.query("unmask")(unmask)
     app.train()(work)

@@ -54,6 +54,8 @@ class Remote(Engine):
         bound: largest multiple of the median for an update or a loss; None for no bound.
         folder: where faults are recorded and replies wait; None records none.
         secure: how sums are masked; None sums replies that the server can read.
+        by_size: if clients hide their numbers of samples, the kinds of work in which they count by
+            them, see :func:`evenhand.flower.masked.refusing.counted_by_size`.
     """
 
     link: Link
@@ -65,6 +67,7 @@ class Remote(Engine):
     bound: float | None = BOUND
     folder: Path | None = None
     secure: SecureSums | None = None
+    by_size: tuple[str, ...] = ()
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         run = (self.run, self.loss, self.folder)
@@ -74,7 +77,8 @@ class Remote(Engine):
             return GridExchange(self, asking)
         from evenhand.flower.masked.exchange import MaskedExchange
 
-        return MaskedExchange(asking, partial(describe_work, method=self.method), self.secure)
+        text_of = partial(describe_work, method=self.method)
+        return MaskedExchange(asking, text_of, self.secure, self.by_size)
 
 
 class GridExchange:

@@ -27,6 +27,7 @@ from evenhand.errors import (
 from evenhand.files import cannot_write
 from evenhand.flower import records
 from evenhand.flower.admission import Admission
+from evenhand.flower.asking import Asking
 from evenhand.flower.directory import Directory, run_name, run_spec
 from evenhand.flower.exchange import Remote
 from evenhand.flower.gathering import Gathering
@@ -127,7 +128,7 @@ def server_app(
         if settings is None:
             options = {"evaluate": "with training", **options}
     settings = checked(Settings.of(settings, options), by_client)
-    check_masks(secure, algorithm, settings, by_client, bound, columns)
+    check_masks(secure, algorithm, settings, by_client, bound, columns, admission)
     require_whole("clients", clients, 1)
     require_whole("limit", limit, 1)
     for name, seconds in (("deadline", deadline), ("patience", patience)):
@@ -196,11 +197,13 @@ class _Run:
         directory.check()
         watch.starts()
         found = (self.link, clients, self.out, self._accepts, self._suits, self.admission)
-        membership = Gathering(*found, self._run_name if self.secure else "").wait()
-        directory.begin(membership.roster.population, self.by_client)
+        masked = self._run_name if self.secure else ""
+        membership = Gathering(*found, masked, self._hides_counts).wait()
         result = None
         while result is None:
+            self._count(membership)
             self._check_clients(membership.roster)
+            directory.begin(membership.roster, self.by_client)
             watch.begins(len(membership.roster.clients))
             # the run then resumes after its last round, with more clients
             with suppress(ClientsJoined):
@@ -210,7 +213,7 @@ class _Run:
                 "no client answered in any round, for the reasons logged above; nothing was learned"
             )
         membership.check_newest()
-        directory.finish(result, membership.roster.population, self.by_client)
+        directory.finish(result, membership.roster, self.by_client)
         watch.ends()
         return result
 
@@ -219,7 +222,7 @@ class _Run:
         method, folder = self.algorithm, self.directory.folder
         remote = Remote(
             *(self.link, membership, method, name, loss, self.by_client, self.bound, folder),
-            self.secure,
+            *(self.secure, self._by_size(membership.roster)),
         )
 
         def after(done: int, row: Mapping[str, Any]) -> None:
@@ -239,6 +242,22 @@ class _Run:
         )
 
     @property
+    def _hides_counts(self) -> bool:
+        return self.secure is not None and self.secure.counts == "masked"
+
+    def _count(self, membership: Membership) -> None:
+        """Ask for the sum of the counts that clients hide."""
+        if self.secure is None or not membership.roster.uncounted:
+            return
+        from evenhand.flower.masked.counting import count
+
+        known = (self._model(), membership.roster.population, self.settings.seed)
+        about = (self._run_name, str(self.settings.loss), self.directory.folder)
+        asking = Asking(self.link, membership, *known, *about, self.secure.least)
+        asking.begun()
+        count(asking, self.secure, self.settings.weights)
+
+    @property
     def _run_name(self) -> str:
         return run_name(self.out)
 
@@ -250,6 +269,15 @@ class _Run:
         from evenhand.flower.masked.refusing import refuse_clients
 
         refuse_clients(roster, self.algorithm, self.settings, self.secure)
+
+    def _by_size(self, roster: Roster) -> tuple[str, ...]:
+        """The kinds of work in which clients count by sizes that they hide."""
+        if not self._hides_counts:
+            return ()
+        from evenhand.flower.masked.refusing import counted_by_size
+
+        method = protected(self.algorithm, self.settings, roster.population.clients)
+        return counted_by_size(method, self._model().init(), roster, self.settings)
 
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenhand.algorithm import Algorithm, visible
 from evenhand.errors import RunError
+from evenhand.flower.admission import Admission
 from evenhand.flower.checks import label
 from evenhand.flower.roster import Roster
 from evenhand.local import solver_table
@@ -52,6 +53,7 @@ def check_masks(
     by_client: bool,
     bound: float | None,
     columns: Columns | None,
+    admission: Admission | None = None,
 ) -> None:
     """Raise if the run needs masked sums, or cannot have them."""
     if secure is None:
@@ -61,10 +63,12 @@ def check_masks(
                 " sums: server_app(..., secure=SecureSums())"
             )
         return
-    from evenhand.flower.masked.refusing import refuse_method, refuse_settings
+    from evenhand.flower.masked.refusing import refuse_counted, refuse_method, refuse_settings
 
     refuse_settings(settings, by_client, bound, columns)
     refuse_method(algorithm)
+    if secure.counts == "masked":
+        refuse_counted(settings, admission or Admission())
 
 
 def check_sharing(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.population import Population
-from evenhand.engines.work import Evaluate, Work
+from evenhand.engines.work import Evaluate, Named
 from evenhand.flower.checks import LARGEST
+from evenhand.flower.masked.totals import HiddenPopulation
 from evenhand.messages import Entries
 from evenhand.tree import Tree
 
@@ -22,7 +23,7 @@ ROUNDING = 1e-6  # relative, of what clients compute in float32
 
 
 def faults_in(
-    work: Work, total: Tree, clients: list[int], entries: Mapping[int, Entries], known: Population
+    work: Named, total: Tree, clients: list[int], entries: Mapping[int, Entries], known: Population
 ) -> list[str]:
     """What is wrong with the sum over ``clients``, in words."""
     if isinstance(work, Evaluate):
@@ -56,7 +57,10 @@ def faults_in(
 
 def _evaluation(work: Evaluate, total: Tree, clients: list[int], known: Population) -> list[str]:
     counts = known.counts(work.part)[clients].sum(0).double()
-    if not torch.equal(total["count"].reshape(counts.shape), counts):
+    if isinstance(known, HiddenPopulation) and not known.knows(work.part, clients):
+        if bool((total["count"] < 0).any()) or float(total["count"].sum()) < len(clients):
+            return ["count is out of range"]
+    elif not torch.equal(total["count"].reshape(counts.shape), counts):
         return ["count is not what the nodes reported at the start"]
     there = sum(int(known.sizes(work.part)[client]) > 0 for client in clients)
     if "clients" in total and float(total["clients"].sum()) != there:
