@@ -105,12 +105,18 @@ class NodeApp:
             policy.permits_samples(int(data.sizes("train")[0]))
             about = content.get("about")
             asked = about if isinstance(about, ConfigRecord) else ConfigRecord()
-            known = (name_of(context), self._share(context, policy))
+            share, hidden = self._share(context, policy), asked.get("counts") == "masked"
+            if share == "masked" and not hidden:
+                raise NotShared(
+                    'its owner shares only masked sums (share="masked"), and the run asks for its'
+                    " counts; use secure=SecureSums()"
+                )
+            known = (name_of(context), share)
             if "masked" not in asked:
                 return records.reply_content(*report_data(data, *known), self.limit)
             side = self._masks(str(asked["masked"]), context, policy, data)
             tell_fingerprints(side, trusts(context.node_config, policy))
-            seal = side.key().seal if asked.get("counts") == "masked" else b""
+            seal = side.key().seal if hidden else b""
             found = report_data(data, *known, side.announced(), seal)
             return records.reply_content(*found, self.limit)
 

@@ -79,13 +79,7 @@ def check_sharing(
     seen = visible(algorithm, roster.population.census(settings.weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
-    unmasked = roster.sharing_less("sums")
     for clients, what, remedy in (
-        (
-            unmasked,
-            "the run sums replies that the server can read",
-            "secure=SecureSums(), which masks them",
-        ),
         (
             untrained,
             f"the method reads client by client: {', '.join(seen)}",
