@@ -213,30 +213,26 @@ def test_counts_are_no_part_of_another_question(lie: str, tmp_path: Path) -> Non
 
 
 def test_a_node_refuses_to_be_most_of_the_sum_by_its_size(tmp_path: Path) -> None:
-    """A server that lies about the total to all alike; the list and the tasks fit together."""
+    """A server that tells all of them the same wrong total; list and task fit together."""
     setting = Masked(tmp_path)
     setting.run(rounds=1)
     asked = of_kind(setting, "train")
     task, known = records.read_task(asked.content)
-    own: dict[str, Any] = {**task.own, "samples": task.own["samples"] / 10}
-    changed = records.task_content(
-        eh.Task(task.shared, own), {k: v for k, v in known.items() if k != "format"}
+    task.own["samples"] /= 10
+    found = records.task_content(task, {k: v for k, v in known.items() if k != "format"})
+    own = told.digest_of(found.array_records["trees"]["own"].data)
+    total = sum(SIZES) / 10
+    members = []
+    for it in Cohort.unpacked(known[told.COHORT]).members:
+        assert it.scales == (1.0, 10 * total, 1 / (10 * total))
+        digest = own if it.number == known["client"] else it.own
+        scales = (1.0, total, 1 / total)
+        members.append(Member(it.number, it.announced, it.coefficient, scales, digest))
+    found["about"][told.COHORT] = Cohort(tuple(members)).packed()
+    asked.content = found
+    assert "too many of all samples for a sum that hides 3 (rule: enough others)" in (
+        sent_again(setting, asked)
     )
-    digest = told.digest_of(changed.array_records["trees"]["own"].data)
-    cohort = Cohort.unpacked(asked.content["about"][told.COHORT])
-    members = [
-        Member(
-            it.number,
-            it.announced,
-            it.coefficient,
-            tuple(s * f for s, f in zip(it.scales, (10.0, 0.1, *[1.0] * 9), strict=False)),
-            digest,
-        )
-        for it in cohort.members
-    ]
-    asked.content = changed
-    asked.content["about"][told.COHORT] = Cohort(tuple(members)).packed()
-    assert "(rule: " in sent_again(setting, asked)
 
 
 def test_another_total_for_one_client_is_seen(tmp_path: Path) -> None:

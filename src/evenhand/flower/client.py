@@ -54,10 +54,11 @@ def client_app(
         loss: a function, if the run's loss is not one of evenhand's.
         limit: largest message in bytes.
         share: what the server may see about this client alone. "masked": nothing; the client sends
-            only masked sums and refuses every other task. "sums": the client sends only what is
-            summed over clients. "method": what the method reads client by client. "client": also
-            its scores, for a server with ``by_client=True``. "share" in the node config overrides
-            this, because the app comes with the run, and the config from the node's owner.
+            only masked sums, also of its counts, and refuses every other task. "sums": the client
+            sends only what is summed over clients. "method": what the method reads client by
+            client. "client": also its scores, for a server with ``by_client=True``. "share" in the
+            node config overrides this, because the app comes with the run, and the config from the
+            node's owner.
         columns: as on the server, for a codebook of all nodes; ``model`` is then a function of the
             codebook, and ``load_data`` returns the node's table or its path.
         output: as on the server, if what the module returns is not the loss's output.

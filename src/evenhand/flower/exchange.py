@@ -69,10 +69,14 @@ class Remote(Engine):
     secure: SecureSums | None = None
     by_size: tuple[str, ...] = ()
 
-    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+    def asking(self, model: Model, population: Population, seed: int) -> Asking:
+        """What asks the clients."""
         run = (self.run, self.loss, self.folder)
         least = 1 if self.secure is None else self.secure.least
-        asking = Asking(self.link, self.membership, model, population, seed, *run, least)
+        return Asking(self.link, self.membership, model, population, seed, *run, least)
+
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        asking = self.asking(model, population, seed)
         if self.secure is None:
             return GridExchange(self, asking)
         from evenhand.flower.masked.exchange import MaskedExchange

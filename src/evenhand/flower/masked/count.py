@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from flwr.app import RecordDict
@@ -22,7 +22,10 @@ from evenhand.flower.masked import told
 from evenhand.flower.masked.work import Masking, RefusedMasks
 from evenhand.flower.packing import pack
 from evenhand.messages import Reply, Task
-from evenhand.secure import Node, Refused
+from evenhand.secure import Refused
+
+if TYPE_CHECKING:
+    from evenhand.secure import Node
 
 # a row of a task's own part: all training samples; a client then multiplies its coefficients by its
 # share of them

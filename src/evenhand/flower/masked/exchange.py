@@ -16,7 +16,6 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from evenhand.data.population import Population
 from evenhand.engines.base import Look
 from evenhand.engines.totals import noise_of
 from evenhand.engines.work import Ask, Named, Train, Work
@@ -24,18 +23,17 @@ from evenhand.errors import RunError, first_line
 from evenhand.flower import bundle, records
 from evenhand.flower.asking import ABOUT, Asking, Failed
 from evenhand.flower.checks import RollCall
-from evenhand.flower.claims import entries_of
 from evenhand.flower.faults import note_fault
 from evenhand.flower.masked import layout, told
 from evenhand.flower.masked.asked import Asked, Question
 from evenhand.flower.masked.count import per_sample
 from evenhand.flower.masked.opening import open_sum
 from evenhand.flower.masked.pending import Exponents, Pending
-from evenhand.flower.masked.sums import faults_in
+from evenhand.flower.masked.sums import faults_in, known_entries
 from evenhand.flower.masked.totals import HiddenPopulation
 from evenhand.flower.packing import pack
 from evenhand.flower.request import form_of
-from evenhand.messages import Entries, Entry, Replies, Reply, Task
+from evenhand.messages import Replies, Reply, Task
 from evenhand.metrics.client_sums import COARSE
 from evenhand.secure import (
     Collection,
@@ -112,7 +110,7 @@ class MaskedExchange:
                 f" {', '.join(form.each)}; use a method that needs only sums"
             )
         entries = {
-            client: _known(work, task, place, asking.population, client)
+            client: known_entries(work, task, place, asking.population, client)
             for place, client in enumerate(ids.tolist())
         }
         if self._counts_by_size(work):
@@ -268,29 +266,6 @@ class MaskedExchange:
                 " clients, fewer than least = %d; it may show the worst client's update",
                 *(asked.round + 1, effective, self._secure.least),
             )
-
-
-def _known(work: Work, task: Task, place: int, population: Population, client: int) -> Entries:
-    """What a client's reply can be, as far as it does not depend on counts that are hidden."""
-    found = entries_of(work, task, place, population, client)
-    if not isinstance(population, HiddenPopulation):
-        return found
-    other = entries_of(work, task, place, population.otherwise, client)
-    return {name: entry for name, entry in found.items() if _same(entry, other[name])}
-
-
-def _same(one: Entry, other: Entry) -> bool:
-    if any(
-        torch.as_tensor(value).numel() != 1
-        for value in (one.low, one.high, one.known)
-        if value is not None
-    ):
-        return False  # by team, the server knows no sum of sizes
-    pairs = ((one.known, other.known), (one.low, other.low), (one.high, other.high))
-    return all(
-        a is b or (a is not None and b is not None and torch.equal(*map(torch.as_tensor, (a, b))))
-        for a, b in pairs
-    )
 
 
 def _masked(reply: Reply, about: records.About) -> Masked:
