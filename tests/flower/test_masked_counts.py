@@ -21,11 +21,12 @@ from evenhand.algorithm import visible
 from evenhand.flower import records
 from evenhand.flower.masked import told
 from evenhand.flower.masked.totals import Counted, HiddenPopulation, parts_of, unequal
+from evenhand.flower.registration import report_data
 from evenhand.secure import Cohort, Member
 from tests.support.federations import METHODS, ragged
 from tests.support.flower_faults import Dying, Killed
 from tests.support.flower_masks import SIZES, Masked, about
-from tests.support.flower_nodes import flat
+from tests.support.flower_nodes import flat, one_client
 
 VISIBLE = eh.flower.SecureSums(counts="visible")
 SUMS_ONLY = [name for name in METHODS if not visible(METHODS[name], ragged(SIZES).census())]
@@ -76,8 +77,6 @@ def test_the_server_gets_totals_and_no_count_of_one_client(tmp_path: Path) -> No
     assert len(reports) == 5
     for report in reports:
         assert not records.read_reply(report.content)[0].each
-    # equal counts have different seals
-    assert len({about(it)["sealed"] for it in reports}) == 5
     plain = json.loads((tmp_path / "run" / "about.json").read_text())["federation"]
     assert [client["samples"] for client in plain["clients"]] == [{}] * 5
     assert plain["counted"] == [found]
@@ -85,6 +84,26 @@ def test_the_server_gets_totals_and_no_count_of_one_client(tmp_path: Path) -> No
         path.read_text(errors="ignore") for path in (tmp_path / "run").glob("*.json")
     ) + "".join(str(about(it)) for it in reports)
     assert not any(f" {size}," in text or f": {size}" in text for size in sizes)
+
+
+def test_a_seal_changes_with_counts_and_tells_nothing_without_the_nodes_secret(
+    tmp_path: Path,
+) -> None:
+    """The same data under two names: whoever tries counts on a seal finds none."""
+    same = one_client(ragged(SIZES), 0)
+    setting = Masked(
+        tmp_path, data=[same, same, *(one_client(ragged(SIZES), it) for it in (2, 3, 4))]
+    )
+    setting.run(rounds=1)
+    first, second = (client["sealed"] for client in roster_of(setting)["clients"][:2])
+    assert first != second
+    seals = [
+        report_data(data, "a", "sums", None, secret)[1]["sealed"]
+        for data in (same, one_client(ragged(SIZES), 1))
+        for secret in (b"secret", b"secret", b"other")
+    ]
+    assert seals[0] == seals[1]
+    assert len(set(seals)) == 4
 
 
 def test_a_node_tells_its_counts_where_the_server_asks_for_visible_ones(tmp_path: Path) -> None:
@@ -278,15 +297,20 @@ def test_a_client_that_joins_alone_is_not_counted_as_a_difference(
     assert "the samples of 4 are not counted: that takes a sum of at least 3 new" in caplog.text
 
 
-def test_clients_that_join_are_counted_once_there_are_enough_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arrives", "answered"), [((0, 1, 1), [4, 5, 7, 7]), ((0, 0, 0), [4, 7, 7, 7])]
+)
+def test_clients_that_join_are_counted_once_there_are_enough_of_them(
+    arrives: tuple[int, ...], answered: list[int], tmp_path: Path
+) -> None:
     sizes = (20, 30, 27, 40, 12, 25, 31)
-    setting = slowly(tmp_path, {5: 0, 6: 1, 7: 1}, sizes)
+    setting = slowly(tmp_path, dict(zip((5, 6, 7), arrives, strict=True)), sizes)
     result = setting.run(rounds=4, clients=4)
-    assert [row["answered"] for row in result.history_rows] == [4, 5, 7, 7]
+    assert [row["answered"] for row in result.history_rows] == answered
     assert counted(setting) == [[0, 1, 2, 3], [4, 5, 6]]
     assert Counter(asked_to_count(setting)) == dict.fromkeys(range(1, 8), 1)
     again = setting.run(rounds=5, clients=4)
-    assert [row["answered"] for row in again.history_rows] == [4, 5, 7, 7, 7]
+    assert [row["answered"] for row in again.history_rows] == [*answered, 7]
     assert len(asked_to_count(setting)) == 7
 
 
