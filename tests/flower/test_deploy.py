@@ -457,3 +457,51 @@ def test_what_is_no_app_or_has_the_files_is_left_alone(
     assert message in err
     assert err.count("\n") == 1
     assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+
+# Masked sums
+
+
+def test_a_node_with_masked_sums_signs_with_its_key_and_trusts_the_owners(tmp_path: Path) -> None:
+    masked = deployment("trial", masked=True)
+    assert masked.keys() == FILES.keys()
+    for line in command_lines(masked):
+        if line[0] != "flower-supernode":
+            continue
+        config = dict(re.findall(r'([a-z-]+)="([^"]*)"', line[-1]))
+        assert list(config) == [
+            "name",
+            "state-dir",
+            "data",
+            "policy",
+            "identity-key",
+            "trusted-keys",
+        ]
+        key = next(it for it in line if it.startswith("--auth-supernode-private-key="))
+        assert config["identity-key"] == key.partition("=")[2]
+    node = services(masked["compose.node.yaml"])["supernode"]
+    assert any(it.endswith(":/etc/evenhand/trusted.pub:ro") for it in node["volumes"])
+    used = set(re.findall(r"(?<!\$)\$\{(\w+)", masked["compose.node.yaml"]))
+    assert "TRUSTED" in used
+    assert all(re.search(rf"^{name}=", masked[".env.example"], re.M) for name in used)
+    assert '"${wheel}[flower,privacy]"' in masked["Dockerfile"]
+    (pod,) = (it for it in documents(masked["kubernetes/node/30-supernode.yaml"]))
+    mounts = pod["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert "/etc/evenhand/policy" in [it["mountPath"] for it in mounts]
+    assert "--from-file=../policy.toml --from-file=trusted.pub" in masked["README.md"]
+    assert "## Masked sums" in masked["README.md"]
+    assert "TRUSTED" not in "".join(FILES.values())
+
+
+def test_the_key_of_a_node_can_be_its_identity_key(tmp_path: Path) -> None:
+    secure = pytest.importorskip("evenhand.secure")
+    public = keys.node(tmp_path, replace=False)
+    identity = secure.Identity.load(tmp_path / keys.KEY)
+    announced = secure.Node(secure.Ledger(), "north", "run", secure.Trust(), identity).announced()
+    secure.Trust(public).check(announced)
+
+
+def test_a_secure_project_gets_files_for_masked_sums(call: Any) -> None:
+    assert call("flower", "new", "hidden", "--secure", "--compose")[0] == 0
+    written = Path("hidden", "deploy", "compose.node.yaml").read_text()
+    assert written == deployment("hidden", masked=True)["compose.node.yaml"]

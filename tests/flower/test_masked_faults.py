@@ -103,7 +103,12 @@ def test_strict_sums_need_everyone_and_one_message(
     everyone = [("train", 1, client) for client in EVERYONE]
     assert_params(result, setting.plain_sums(lost=everyone))
     assert "4 of 5 clients have answered, and 5 must" in caplog.text
-    assert {kind for kind, _ in setting.count()} == {"query.census", "train", "evaluate"}
+    assert {kind for kind, _ in setting.count()} == {
+        "query.census",
+        "query.count",
+        "train",
+        "evaluate",
+    }
 
 
 def test_a_round_asks_each_node_twice_and_a_strict_one_once(tmp_path: Path) -> None:
@@ -113,10 +118,11 @@ def test_a_round_asks_each_node_twice_and_a_strict_one_once(tmp_path: Path) -> N
         found = setting.count()
         for node in setting.grid.get_node_ids():
             assert found["query.census", node] == 1
+            assert found["query.count", node] == 1
             assert found["train", node] == 10
             # and those of the trained model, at the end
             assert found["evaluate", node] == 1
-            assert found["query.unmask", node] == opened + (1 if opened else 0)
+            assert found["query.unmask", node] == opened + (2 if opened else 0)
 
 
 def test_late_and_repeated_replies_change_nothing(tmp_path: Path) -> None:
@@ -239,7 +245,7 @@ def test_a_node_that_joins_is_in_the_next_list(tmp_path: Path) -> None:
     del setting.grid.contexts[5]
 
     def arrive(node: int, reply: Message) -> list[Message]:
-        if about(reply).get("round") == 0:
+        if (about(reply).get("work"), about(reply).get("round")) == ("train", 0):
             setting.grid.contexts[5] = contexts[5]
         return [reply]
 
@@ -261,13 +267,13 @@ def test_a_node_that_has_lost_its_keys_comes_back_with_new_ones(
         context.node_config["identity-key"] = str(key.private)
 
     def lose(node: int, reply: Message) -> list[Message]:
-        if (about(reply).get("work"), about(reply).get("round"), node) == ("unmask", 0, 3):
+        if (about(reply).get("work"), about(reply).get("round"), node) == ("unmask", 1, 3):
             (tmp_path / "state2" / "masks.json").unlink()
         return [reply]
 
     setting.grid.spoil = lose
     result = setting.run(rounds=4)
-    assert [row["answered"] for row in result.history_rows] == [5, 4, 5, 5]
+    assert [row["answered"] for row in result.history_rows] == [5, 5, 4, 5]
     assert "the list has another key for '2'" in caplog.text
 
 

@@ -88,7 +88,7 @@ def test_a_project_with_masks_trains_as_the_simulator_does(app: Path) -> None:
     for name, value in reference.params.items():
         assert torch.equal(found[name], value), name
     kinds = {message.metadata.message_type for message in grid.sent}
-    assert kinds == {"query.census", "train", "evaluate", "query.unmask"}
+    assert kinds == {"query.census", "query.count", "train", "evaluate", "query.unmask"}
 
 
 def test_a_projects_files_say_masked(app: Path) -> None:
@@ -165,11 +165,17 @@ def test_a_run_says_that_it_was_masked(tmp_path: Path) -> None:
         "least": 3,
         "mode": "recover",
         "colluding": 0,
+        "counts": "masked",
     }
-    words = "the server sees sums alone: masked sums (recover, threshold 0.667, least 3)"
+    words = (
+        "the server sees sums alone: masked sums (recover, threshold 0.667, least 3, counts masked)"
+    )
     assert words in lines(read_status(run))
     page = eh.report(run, tmp_path / "a.html").page.read_text()
     assert MASKED in page
+    assert "Numbers of samples came as a masked sum." in page
+    assert "What clients told the server together at the start" in page
+    assert "5 clients together" in page
     other = tmp_path / "plain"
     setting.run(rounds=1, secure=None, out=other)
     assert not any("masked" in line for line in lines(read_status(other)))

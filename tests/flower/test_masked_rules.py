@@ -21,6 +21,7 @@ import evenhand as eh
 from evenhand.algorithms.sums_only import way_out
 from evenhand.flower import client_app, records
 from evenhand.flower.masked import told
+from evenhand.flower.registration import report_data
 from evenhand.flower.tryout.certificates import write_node_key
 from evenhand.secure import Cohort
 from tests.support.federations import METHODS, network, ragged
@@ -263,10 +264,18 @@ def test_a_node_that_shares_only_masked_sums_refuses_all_else(
         path = tmp_path / "strict.toml"
         path.write_text('share = "masked"\nmin-batch = 1\nmin-cell = 1\norder = "server"\n')
         setting.grid.contexts[2].node_config["policy"] = str(path)
-    result = setting.run(rounds=1, secure=None)
-    assert "client 1 will be skipped: the run sums replies that the server can read" in caplog.text
-    assert 'its owner shares only masked sums (share="masked")' in caplog.text
-    assert [row["answered"] for row in result.history_rows] == [4]
+    for secure in (None, eh.flower.SecureSums(counts="visible")):
+        result = setting.run(rounds=1, secure=secure, grace=0.1, out=tmp_path / f"{secure}")
+        assert "node 2 cannot take part: its owner shares only masked sums" in caplog.text
+        assert "and the run asks for its counts; use secure=SecureSums()" in caplog.text
+        assert [row["answered"] for row in result.history_rows] == [4]
+        caplog.clear()
+    # and whatever a server asks that does without the counts
+    message = next(it for it in setting.grid.sent if about(it).get("work") == "train")
+    assert told.MASKS not in about(message)
+    message.content["about"]["client"] = 1
+    reply = setting.grid.app(message, setting.grid.contexts[2])
+    assert 'its owner shares only masked sums (share="masked")' in records.fault_in(reply.content)
     masked = setting.run(rounds=1, out=tmp_path / "masked")
     assert [row["answered"] for row in masked.history_rows] == [5]
 
@@ -277,8 +286,8 @@ def test_a_run_without_masks_does_not_start_where_all_share_only_masked_sums(
     setting = Masked(tmp_path)
     for context in setting.grid.contexts.values():
         context.node_config["share"] = "masked"
-    with pytest.raises(eh.RunError, match=r"no client's owner shares that; use secure=SecureSums"):
-        setting.run(rounds=1, secure=None)
+    with pytest.raises(TimeoutError, match="5 cannot take part"):
+        setting.run(rounds=1, secure=None, patience=0.5, deadline=0.5)
 
 
 def test_an_owner_asks_for_more_clients_than_the_server(
@@ -310,7 +319,7 @@ def test_keys_that_are_not_in_an_owners_list_are_refused(
         setting.grid.contexts[node].node_config["identity-key"] = str(key.private)
         if node < 5:
             setting.grid.contexts[node].node_config["trusted-keys"] = str(tmp_path / "trusted")
-    with pytest.raises(eh.RunError, match="no client answered the last evaluation"):
+    with pytest.raises(eh.RunError, match="the clients' samples could not be counted"):
         setting.run(rounds=1)
     assert "the owner of '4' (SHA256:" in caplog.text
     assert "is not in the list of trusted keys (rule: trusted keys)" in caplog.text
@@ -474,7 +483,10 @@ def test_a_federation_in_which_a_sum_would_be_one_client_does_not_start(
 def test_a_node_without_keys_is_not_admitted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenhand.flower.node.NodeApp._announced", lambda *given: None)
+    def without(data: eh.Federation, name: str, share: str, *masks: Any) -> Any:
+        return report_data(data, name, share)
+
+    monkeypatch.setattr("evenhand.flower.node.report_data", without)
     with pytest.raises(TimeoutError):
         Masked(tmp_path).run(rounds=1, patience=0.5, deadline=0.5)
     assert "node sent no key for masked sums in this run" in caplog.text

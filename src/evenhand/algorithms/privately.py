@@ -64,6 +64,7 @@ def public(census: Census, group_shares: Sequence[float] | None) -> Census:
         sizes=torch.ones_like(census.sizes),
         weight=torch.full_like(census.weight, 1 / census.clients),
         group_counts=counts,
+        group_share=None,
     )
 
 

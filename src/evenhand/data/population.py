@@ -29,6 +29,8 @@ class Census(NamedTuple):
         teams: (n,) code of each client's team.
         names: of the clients; None means their numbers.
         group_names: of the groups; those of several columns are joined by " & ".
+        group_share: (A,) each group's share by the base weights, where the rows above are not the
+            clients' own (a federation that hides them).
     """
 
     sizes: Tensor
@@ -37,6 +39,7 @@ class Census(NamedTuple):
     teams: Tensor | None
     names: tuple[str, ...] | None = None
     group_names: tuple[str, ...] = ()
+    group_share: Tensor | None = None
 
     def name(self, client: int) -> str:
         """Return a client's name, or its number if it has none."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.engines.work import Train, Work
+from evenhand.engines.work import Named, Train
 from evenhand.secure.context import digest
 from evenhand.tree import Tree
 
@@ -30,7 +30,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def question(work: Work) -> str:
+def question(work: Named) -> str:
     """What is asked, in the context of masks: a kind of work on a part of the data."""
     return "/".join(filter(None, (work.name, work.part, getattr(work, "moment", ""))))
 
@@ -93,7 +93,7 @@ def coefficients(task_own: Tree, place: int) -> tuple[float, tuple[float, ...]]:
     return float(own.get(COEFFICIENT, torch.ones(()))), tuple(scales)
 
 
-def noise_of(work: Work, total: Tree) -> dict[str, Any]:
+def noise_of(work: Named, total: Tree) -> dict[str, Any]:
     """By path, the standard deviation of the noise that the sum must carry."""
     if not isinstance(work, Train):
         return {}

@@ -20,12 +20,19 @@ from evenhand.model import Model
 from evenhand.tree import Tree
 
 
-class Work(Protocol):
-    """What a client does between receiving a task and replying, written for one client."""
+class Named(Protocol):
+    """What a client is asked for, as far as a message says it."""
 
     @property
     def part(self) -> str:
         """Which part of the data it reads."""
+
+    name: ClassVar[str]
+    must_be_finite: ClassVar[bool]  # whether a reply that is not finite is skipped
+
+
+class Work(Named, Protocol):
+    """What a client does between receiving a task and replying, written for one client."""
 
     @property
     def local(self) -> LocalSolver | None:
@@ -44,9 +51,6 @@ class Work(Protocol):
     @property
     def groups(self) -> int:
         """Number of cells a pooled reply has for a client (at least one is made)."""
-
-    name: ClassVar[str]
-    must_be_finite: ClassVar[bool]  # whether a reply that is not finite is skipped
 
     @property
     def snapshot(self) -> bool:

@@ -19,7 +19,7 @@ from flwr.app import Array, Message, MessageType, RecordDict
 
 from evenhand import tree
 from evenhand.data.population import Population
-from evenhand.engines.work import Evaluate, Work
+from evenhand.engines.work import Evaluate, Named
 from evenhand.flower import records
 from evenhand.flower.checks import RollCall, label
 from evenhand.flower.faults import EXPIRED, GONE, in_words, note_fault
@@ -35,7 +35,12 @@ log = logging.getLogger(__name__)
 
 ABOUT = 1 << 16  # bytes of a reply beside its tensors
 # the type of message for each kind of work
-KINDS = {"train": MessageType.TRAIN, "survey": "query.survey", "evaluate": MessageType.EVALUATE}
+KINDS = {
+    "train": MessageType.TRAIN,
+    "survey": "query.survey",
+    "evaluate": MessageType.EVALUATE,
+    "count": "query.count",
+}
 
 Receive = Callable[[int, Message, RollCall], None]  # takes a client's reply
 
@@ -81,7 +86,11 @@ class Asking:
     def memories(self, memories: dict[int, Tree]) -> None:
         self.counted = {client: int(kept["counted"]) for client, kept in memories.items()}
 
-    def nodes(self, clients: list[int], work: Work, round: int) -> dict[int, int]:
+    def begun(self) -> None:
+        """Let no client join in round 0: what is asked is for those that are there."""
+        self._begun = max(self._begun, 0)
+
+    def nodes(self, clients: list[int], work: Named, round: int) -> dict[int, int]:
         """The nodes that are asked now, and the client of each."""
         present = self._present(clients, work, round)
         resting = self._resting(present, work, round)
@@ -90,7 +99,7 @@ class Asking:
             self.note(round, client, "gone", what)
         return {node: client for node, client in present.items() if client not in resting}
 
-    def _present(self, clients: list[int], work: Work, round: int) -> dict[int, int]:
+    def _present(self, clients: list[int], work: Named, round: int) -> dict[int, int]:
         """The nodes of clients that have one, and the client of each."""
         membership = self.membership
         # nothing of the round is lost when clients join now
@@ -105,7 +114,7 @@ class Asking:
         self._begun = max(self._begun, round)
         return found
 
-    def _resting(self, present: dict[int, int], work: Work, round: int) -> set[int]:
+    def _resting(self, present: dict[int, int], work: Named, round: int) -> set[int]:
         """Clients that missed deadlines and are not asked now; the final evaluation asks
         everyone."""
         if isinstance(work, Evaluate) and work.full:
@@ -140,7 +149,7 @@ class Asking:
         self,
         contents: Mapping[int, RecordDict],
         client_of: Mapping[int, int],
-        work: Work,
+        work: Named,
         round: int,
         size: int,
         receive: Receive,

@@ -54,10 +54,11 @@ def client_app(
         loss: a function, if the run's loss is not one of evenhand's.
         limit: largest message in bytes.
         share: what the server may see about this client alone. "masked": nothing; the client sends
-            only masked sums and refuses every other task. "sums": the client sends only what is
-            summed over clients. "method": what the method reads client by client. "client": also
-            its scores, for a server with ``by_client=True``. "share" in the node config overrides
-            this, because the app comes with the run, and the config from the node's owner.
+            only masked sums, also of its counts, and refuses every other task. "sums": the client
+            sends only what is summed over clients. "method": what the method reads client by
+            client. "client": also its scores, for a server with ``by_client=True``. "share" in the
+            node config overrides this, because the app comes with the run, and the config from the
+            node's owner.
         columns: as on the server, for a codebook of all nodes; ``model`` is then a function of the
             codebook, and ``load_data`` returns the node's table or its path.
         output: as on the server, if what the module returns is not the loss's output.
@@ -108,6 +109,10 @@ def client_app(
         with watched(message.metadata.ttl):
             return Message(or_fault(node().work, message.content, context), reply_to=message)
 
+    def count(message: Message, context: Context) -> Message:
+        with watched(message.metadata.ttl):
+            return Message(or_fault(node().count, message.content, context), reply_to=message)
+
     def unmask(message: Message, context: Context) -> Message:
         from evenhand.flower.masked.holder import unmask as opened
 
@@ -116,6 +121,7 @@ def client_app(
 
     app.query("columns")(tell)
     app.query("census")(report)
+    app.query("count")(count)
     app.query("survey")(work)
     app.query("unmask")(unmask)
     app.train()(work)

@@ -22,7 +22,8 @@ from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.flower.masked.described import check_same
-from evenhand.flower.weighing import WeighedPopulation
+from evenhand.flower.masked.totals import HiddenPopulation
+from evenhand.flower.roster import Roster
 from evenhand.local import LocalSGD, described_solver
 from evenhand.secure.settings import SecureSums
 from evenhand.studies.runs import directories
@@ -87,23 +88,24 @@ class Directory:
         stopped, _ = read_ending(about)
         return int(about.get("rounds", 0)) if stopped is None else stopped.rounds
 
-    def begin(self, population: WeighedPopulation, by_client: bool) -> None:
+    def begin(self, roster: Roster, by_client: bool) -> None:
         """Describe the run; the directory of a resumed run stays as it is."""
         files.clear_partial(self.path)
         path = self.path / "spec.toml"
         if path.exists() and directories.load_spec(self.path).rounds >= self.spec.rounds:
             return
-        self._describe(population, by_client)
+        self._describe(roster, by_client)
         files.write_atomic(path, self.spec.to_toml().encode())
         renew_run(self.path)
 
-    def finish(self, result: Result, population: WeighedPopulation, by_client: bool) -> None:
+    def finish(self, result: Result, roster: Roster, by_client: bool) -> None:
         """Write the results."""
-        self._describe(population, by_client)
+        self._describe(roster, by_client)
         renew_run(self.path)
         saved.write_method(result, self.folder, keep_checkpoint=True, module=self.module)
 
-    def _describe(self, population: WeighedPopulation, by_client: bool) -> None:
+    def _describe(self, roster: Roster, by_client: bool) -> None:
+        population = roster.population
         methods = {self.spec.methods[0].label: self.algorithm}
         packages = (*PACKAGES, "flwr")
         spec, text = self.spec, self.spec.to_toml()
@@ -122,6 +124,8 @@ class Directory:
             "by_client": by_client,
             "clients": [_about_client(population, client) for client in range(population.clients)],
         }
+        if roster.counted:
+            about["federation"]["counted"] = [one.to_plain() for one in roster.counted]
         if self.secure is not None:
             about["federation"]["masked"] = dataclasses.asdict(self.secure)
         if capped := population.capped():
@@ -179,9 +183,10 @@ def _about_client(population: Population, client: int) -> dict[str, Any]:
     """What a client's node reported."""
     team = "" if population.teams is None else population.team_names[int(population.teams[client])]
     names = population.group_names or ("",)
+    shown = () if isinstance(population, HiddenPopulation) else PARTS
     samples = {
         part: dict(zip(names, population.counts(part)[client].tolist(), strict=True))
-        for part in PARTS
+        for part in shown
         if population.has(part)
     }
     return {"name": population.name(client), "team": team, "samples": samples}

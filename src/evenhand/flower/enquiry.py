@@ -25,12 +25,15 @@ class Enquiry:
     again at growing intervals.
 
     ``refused`` has the reasons why nodes cannot take part; each is logged once. With a ``run``,
-    nodes are asked for their keys for masked sums in it, too.
+    nodes are asked for their keys for masked sums in it, too; ``hidden`` asks them to hide their
+    counts.
     """
 
-    def __init__(self, link: Link, admission: Admission, run: str = "") -> None:
+    def __init__(
+        self, link: Link, admission: Admission, run: str = "", hidden: bool = False
+    ) -> None:
         self.refused: dict[int, str] = {}
-        self._link, self._admission, self._run = link, admission, run
+        self._link, self._admission, self._run, self._hidden = link, admission, run, hidden
         self._asked: dict[str, int] = {}  # the node of each message that is underway
         self._tries: dict[int, int] = {}  # how often each node was asked without an answer
         self._again: dict[int, float] = {}  # when each is asked again
@@ -45,6 +48,7 @@ class Enquiry:
         about = ConfigRecord({"format": records.FORMAT})
         if self._run:
             about["masked"] = self._run
+            about["counts"] = "masked" if self._hidden else "visible"
         question = RecordDict({"about": about})
         messages = [
             Message(question, node, REPORT, ttl=limits.deadline, group_id="census") for node in due
@@ -117,6 +121,13 @@ class Enquiry:
             raise ValueError(
                 "node sent no key for masked sums in this run; install the same version everywhere,"
                 " with its extras: '.[flower,privacy]' in a clone"
+            )
+        if report.hides != self._hidden:
+            raise ValueError(
+                "node tells its counts, and this run hides them; install the same version"
+                " everywhere"
+                if self._hidden
+                else "node hides its counts, and this run needs them"
             )
         if report.announced is not None and report.announced.name != report.name:
             raise ValueError("node's key for masked sums is for another name")

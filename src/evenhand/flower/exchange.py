@@ -54,6 +54,8 @@ class Remote(Engine):
         bound: largest multiple of the median for an update or a loss; None for no bound.
         folder: where faults are recorded and replies wait; None records none.
         secure: how sums are masked; None sums replies that the server can read.
+        by_size: if clients hide their numbers of samples, the kinds of work in which they count by
+            them, see :func:`evenhand.flower.masked.refusing.counted_by_size`.
     """
 
     link: Link
@@ -65,16 +67,22 @@ class Remote(Engine):
     bound: float | None = BOUND
     folder: Path | None = None
     secure: SecureSums | None = None
+    by_size: tuple[str, ...] = ()
 
-    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+    def asking(self, model: Model, population: Population, seed: int) -> Asking:
+        """What asks the clients."""
         run = (self.run, self.loss, self.folder)
         least = 1 if self.secure is None else self.secure.least
-        asking = Asking(self.link, self.membership, model, population, seed, *run, least)
+        return Asking(self.link, self.membership, model, population, seed, *run, least)
+
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        asking = self.asking(model, population, seed)
         if self.secure is None:
             return GridExchange(self, asking)
         from evenhand.flower.masked.exchange import MaskedExchange
 
-        return MaskedExchange(asking, partial(describe_work, method=self.method), self.secure)
+        text_of = partial(describe_work, method=self.method)
+        return MaskedExchange(asking, text_of, self.secure, self.by_size)
 
 
 class GridExchange:

@@ -37,6 +37,7 @@ class Gathering:
         accepts: raises a ValueError if the run cannot have these clients.
         suits: raises a ValueError if the model cannot take a client's samples.
         masked: the name of a run with masked sums, for which nodes are asked for keys.
+        hidden: whether nodes hide their counts.
     """
 
     link: Link
@@ -46,6 +47,7 @@ class Gathering:
     suits: Suits = bool
     admission: Admission = ANYONE
     masked: str = ""
+    hidden: bool = False
 
     def wait(self) -> Membership:
         """Wait for the nodes; returns the clients of the run in ``out``."""
@@ -65,7 +67,7 @@ class Gathering:
         return found
 
     def _first(self, path: Path) -> Membership:
-        enquiry = Enquiry(self.link, self.admission, self.masked)
+        enquiry = Enquiry(self.link, self.admission, self.masked, self.hidden)
         known: dict[int, Registration] = {}
         clock = _Clock(self)
         while True:
@@ -93,7 +95,7 @@ class Gathering:
     def _again(self, path: Path) -> Membership:
         roster, session = self._read(path)
         session = next_session(session)
-        enquiry = Enquiry(self.link, self.admission, self.masked)
+        enquiry = Enquiry(self.link, self.admission, self.masked, self.hidden)
         membership = Membership(self.link, roster, {}, self.accepts, path, session, enquiry)
         known, clock = set[int](), _Clock(self)
         while True:

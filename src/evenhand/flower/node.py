@@ -22,6 +22,7 @@ from evenhand.flower.answering import by_owner, folder_of, name_of
 from evenhand.flower.audit import audited, count_answer
 from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import require_finite
+from evenhand.flower.masked.count import by_size, masked_counts
 from evenhand.flower.masked.owner import node_of, tell_fingerprints, trusts
 from evenhand.flower.masked.told import MASKS
 from evenhand.flower.masked.work import (
@@ -46,7 +47,7 @@ from evenhand.model import Model
 
 if TYPE_CHECKING:
     from evenhand.flower.columns.wanted import Columns
-    from evenhand.secure import Announcement
+    from evenhand.secure import Node
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +103,36 @@ class NodeApp:
                     *(part, count, policy.min_cell),
                 )
             policy.permits_samples(int(data.sizes("train")[0]))
-            announced = self._announced(content, context, policy, data)
-            share = self._share(context, policy)
-            found = report_data(data, name_of(context), share, announced)
+            about = content.get("about")
+            asked = about if isinstance(about, ConfigRecord) else ConfigRecord()
+            share, hidden = self._share(context, policy), asked.get("counts") == "masked"
+            if share == "masked" and not hidden:
+                raise NotShared(
+                    'its owner shares only masked sums (share="masked"), and the run asks for its'
+                    " counts; use secure=SecureSums()"
+                )
+            known = (name_of(context), share)
+            if "masked" not in asked:
+                return records.reply_content(*report_data(data, *known), self.limit)
+            side = self._masks(str(asked["masked"]), context, policy, data)
+            tell_fingerprints(side, trusts(context.node_config, policy))
+            seal = side.key().seal if hidden else b""
+            found = report_data(data, *known, side.announced(), seal)
             return records.reply_content(*found, self.limit)
 
         return audited(policy, folder_of(context), content, context, "census", answer)
+
+    def count(self, content: RecordDict, context: Context) -> RecordDict:
+        """The node's numbers of samples, as a part of a masked sum."""
+        policy = Policy.of_node(context.node_config)
+
+        def answer() -> RecordDict:
+            task, about = records.read_task(content, self.limit)
+            data = with_groups(self._data(content, context, policy)[0], tuple(about["groups"]))
+            side = self._masks(records.text(about, "run"), context, policy, data)
+            return masked_counts(side, content, about, task, data, self.limit)
+
+        return audited(policy, folder_of(context), content, context, "count", answer)
 
     def work(self, content: RecordDict, context: Context) -> RecordDict:
         """The client's reply to a task."""
@@ -137,11 +162,9 @@ class NodeApp:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))
         masking = None
         if masked:
-            name = data.names[0] if data.names else name_of(context)
-            side = node_of(
-                context.node_config, policy, folder_of(context), name, records.text(about, "run")
-            )
+            side = self._masks(records.text(about, "run"), context, policy, data)
             masking = Masking.begin(side, content, about, task, evaluation, looks)
+            task = by_size(task, data, masking.told.settings.least)
         norms = read_normalisation(about.get("normalisation"))
         model = Model(module, self.loss or records.text(about, "loss"), self.output, norms)
         model.check(data)
@@ -194,19 +217,10 @@ class NodeApp:
         about = {"client": client, "round": round, "work": work.name}
         return records.reply_content(reply, about, self.limit)
 
-    def _announced(
-        self, content: RecordDict, context: Context, policy: Policy, data: Federation
-    ) -> Announcement | None:
-        """The node's key for masked sums, if the server asks for it."""
-        about = content.get("about")
-        run = about.get("masked") if isinstance(about, ConfigRecord) else None
-        if run is None:
-            return None
-        config, folder = context.node_config, folder_of(context)
+    def _masks(self, run: str, context: Context, policy: Policy, data: Federation) -> Node:
+        """The node's side of masked sums in a run."""
         name = data.names[0] if data.names else name_of(context)
-        node = node_of(config, policy, folder, name, str(run))
-        tell_fingerprints(node, trusts(config, policy))
-        return node.announced()
+        return node_of(context.node_config, policy, folder_of(context), name, run)
 
     def _model(self, content: RecordDict) -> nn.Module | Callable[[], nn.Module]:
         if self.columns is None:

@@ -1,11 +1,14 @@
 """What a node reports about its data when it registers: counts, shapes and names, but no samples.
 
 The server needs the number of samples of each group in each split, their shape, and the names of
-the client, its groups and its team.
+the client, its groups and its team. With masked sums the numbers can be hidden: they then come as a
+sum over clients (:mod:`evenhand.flower.masked.counting`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import math
 from collections.abc import Mapping
@@ -45,17 +48,36 @@ class Registration:
     groups: tuple[str, ...]  # names of its samples' groups
     labels: tuple[str, ...]  # names of the classes, if they have names
     form: Form
-    # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups
+    # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups;
+    # empty if they are hidden
     counts: Mapping[str, Tensor]
     share: str = "method"  # one of SHARES
     announced: Announcement | None = None  # its key for masked sums
+    splits: tuple[str, ...] = ()  # with hidden counts: the splits that have samples
+    sealed: str = ""  # with hidden counts: changes with them, and tells nothing about them
+
+    @property
+    def hides(self) -> bool:
+        """Whether it hides its counts."""
+        return bool(self.sealed)
 
     def is_same_client(self, other: Registration) -> bool:
         """Whether both describe the same client with the same data."""
         return all(
             getattr(self, field) == getattr(other, field)
             for field in ("name", "team", "labels", "form")
-        ) and all(self._by_group(part) == other._by_group(part) for part in PARTS)
+        ) and (
+            self._has_same_sealed(other)
+            if self.hides or other.hides
+            else all(self._by_group(part) == other._by_group(part) for part in PARTS)
+        )
+
+    def _has_same_sealed(self, other: Registration) -> bool:
+        """Whether hidden counts are the same, as far as can be known: seals depend on the key."""
+        if (self.splits, set(self.groups)) != (other.splits, set(other.groups)):
+            return False
+        keys = [None if it.announced is None else it.announced.key for it in (self, other)]
+        return keys[0] != keys[1] or self.sealed == other.sealed
 
     def _by_group(self, part: str) -> dict[str, int]:
         return {
@@ -77,6 +99,7 @@ class Registration:
             "x_shape": list(self.form.x_shape),
             "y_shape": list(self.form.y_shape),
             "inputs": self.form.inputs,
+            **({"sealed": self.sealed, "splits": list(self.splits)} if self.hides else {}),
         } | ({} if self.announced is None else {"announced": json.dumps(self.announced.plain())})
 
 
@@ -85,20 +108,35 @@ def report_data(
     name: str,
     share: str = "method",
     announced: Announcement | None = None,
+    seal: bytes = b"",
 ) -> tuple[Reply, dict[str, Any]]:
-    """The report of a node with one client's data, as a message."""
+    """The report of a node with one client's data, as a message.
+
+    ``seal``: a secret of the node, with which it hides its counts; empty tells them.
+    """
     counts = {part: federation.counts(part)[0] for part in PARTS}
+    splits = tuple(part for part in PARTS if seal and bool(counts[part].any()))
     registration = Registration(
         name=federation.names[0] if federation.names else name,
         team="" if federation.teams is None else federation.team_names[int(federation.teams[0])],
         groups=federation.group_names,
         labels=federation.label_names,
         form=federation.form,
-        counts=counts,
+        counts={} if seal else counts,
         share=share,
         announced=announced,
+        splits=splits,
+        sealed=_sealed(seal, federation.group_names, counts) if seal else "",
     )
-    return Reply(each=counts), registration.to_plain()
+    return Reply(each={} if seal else counts), registration.to_plain()
+
+
+def _sealed(seal: bytes, groups: tuple[str, ...], counts: Mapping[str, Tensor]) -> str:
+    """A text that changes with the counts; without the secret nobody can try counts on it."""
+    plain = {
+        part: dict(zip(groups or ("",), it.tolist(), strict=True)) for part, it in counts.items()
+    }
+    return hmac.new(seal, json.dumps(plain, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 
 
 def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
@@ -113,12 +151,22 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
         if about["share"] not in SHARES:
             raise ValueError("unknown kind of sharing")
         name, team = _name(about["name"]), _name(about["team"])
+        sealed, splits = _name(about.get("sealed", "")), _names(about.get("splits", ()))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             "node sent a data report that cannot be read; install the same version everywhere"
         ) from error
     if not name:
         raise ValueError("node has no name; give it one in its node config")
+    announced = _announced(about.get("announced", ""))
+    if sealed:
+        if reply.each or not set(splits) <= set(PARTS):
+            raise ValueError("node sent a data report that cannot be read")
+        if "train" not in splits:
+            raise ValueError("node has no training samples")
+        held = tuple(part for part in PARTS if part in splits)
+        share = about["share"]
+        return Registration(name, team, groups, labels, form, {}, share, announced, held, sealed)
     counts, cells = dict(reply.each), (max(1, len(groups)),)
     if counts.keys() != set(PARTS) or not all(
         _countable(found, cells) for found in counts.values()
@@ -129,7 +177,6 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
         )
     if not int(counts["train"].sum()):
         raise ValueError("node has no training samples")
-    announced = _announced(about.get("announced", ""))
     return Registration(name, team, groups, labels, form, counts, about["share"], announced)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.flower.admission import ANYONE, Admission
+from evenhand.flower.masked.totals import Counted, HiddenPopulation, parts_of
 from evenhand.flower.ordering import merge_orders
 from evenhand.flower.registration import Registration, read_report
 from evenhand.flower.sharing import SHARES
@@ -29,6 +30,7 @@ class Roster:
     groups: tuple[str, ...]
     teams: tuple[str, ...]
     admission: Admission = ANYONE
+    counted: tuple[Counted, ...] = ()  # with hidden counts: what is known of them
 
     @classmethod
     def of(cls, clients: Sequence[Registration], admission: Admission = ANYONE) -> Roster:
@@ -54,6 +56,16 @@ class Roster:
         known = replace(self.clients[number], share=report.share, announced=report.announced)
         return replace(self, clients=(*self.clients[:number], known, *self.clients[number + 1 :]))
 
+    def with_counted(self, found: Counted) -> Roster:
+        """The same clients, with a sum of hidden counts."""
+        return replace(self, counted=(*self.counted, found))
+
+    @property
+    def uncounted(self) -> list[int]:
+        """Clients that hide their counts, and are in no sum of them yet."""
+        inside = {client for one in self.counted for client in one.clients}
+        return [it for it, client in enumerate(self.clients) if client.hides and it not in inside]
+
     def sharing_less(self, than: str) -> list[int]:
         """Clients whose owners share less than this."""
         rank = tuple(SHARES).index
@@ -71,8 +83,13 @@ class Roster:
     def population(self) -> WeighedPopulation:
         """What the server knows about the clients."""
         codes = [self.teams.index(client.team) for client in self.clients] if self.teams else None
+        hidden = self.clients[0].hides
         known = Population(
-            {part: torch.stack([self._counts(it, part) for it in self.clients]) for part in PARTS},
+            parts_of(self.counted, self.groups, [client.splits for client in self.clients])
+            if hidden
+            else {
+                part: torch.stack([self._counts(it, part) for it in self.clients]) for part in PARTS
+            },
             self.clients[0].form,
             teams=None if codes is None else torch.tensor(codes),
             team_names=self.teams,
@@ -80,6 +97,8 @@ class Roster:
             names=tuple(client.name for client in self.clients),
             label_names=self.clients[0].labels,
         )
+        if hidden:
+            return HiddenPopulation(known, self.counted)
         return WeighedPopulation(known, self.admission)
 
     def _counts(self, client: Registration, part: str) -> Tensor:
@@ -93,18 +112,25 @@ class Roster:
     def to_plain(self) -> dict[str, Any]:
         """As JSON values, for :meth:`from_plain`."""
         clients = [
-            client.to_plain() | {kind: client.counts[kind].tolist() for kind in PARTS}
+            client.to_plain() | {kind: counts.tolist() for kind, counts in client.counts.items()}
             for client in self.clients
         ]
-        return {"groups": list(self.groups), "teams": list(self.teams), "clients": clients}
+        found = {"groups": list(self.groups), "teams": list(self.teams), "clients": clients}
+        if self.counted:
+            found["counted"] = [one.to_plain() for one in self.counted]
+        return found
 
     @classmethod
     def from_plain(cls, kept: Mapping[str, Any], admission: Admission = ANYONE) -> Roster:
         clients = [
-            read_report(Reply(each={kind: torch.tensor(about[kind]) for kind in PARTS}), about)
+            read_report(
+                Reply(each={kind: torch.tensor(about[kind]) for kind in PARTS if kind in about}),
+                about,
+            )
             for about in kept["clients"]
         ]
-        return cls(tuple(clients), tuple(kept["groups"]), tuple(kept["teams"]), admission)
+        counted = tuple(Counted.from_plain(one) for one in kept.get("counted", ()))
+        return cls(tuple(clients), tuple(kept["groups"]), tuple(kept["teams"]), admission, counted)
 
 
 def _names_of(
@@ -121,7 +147,7 @@ def _with(known: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
 
 def kind_of(client: Registration) -> tuple[object, ...]:
     """What all clients of a run have in common."""
-    return client.form, bool(client.groups), bool(client.team), client.labels
+    return client.form, bool(client.groups), bool(client.team), client.labels, client.hides
 
 
 def check_fits(first: Registration, client: Registration) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +16,11 @@ from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.errors import (
-    CallbackError,
     RunError,
-    first_line,
     require_kind,
     require_number,
     require_whole,
 )
-from evenhand.files import cannot_write
 from evenhand.flower import records
 from evenhand.flower.admission import Admission
 from evenhand.flower.directory import Directory, run_name, run_spec
@@ -36,6 +32,7 @@ from evenhand.flower.membership import ClientsJoined, Membership
 from evenhand.flower.metrics import address_in, served
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.proportion import BOUND
+from evenhand.flower.reasons import in_one_line
 from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
 from evenhand.flower.starting import FIXED, check_masks, check_sharing, checked
@@ -52,12 +49,7 @@ from evenhand.training.settings import Options, Settings, takes_settings
 if TYPE_CHECKING:
     from evenhand.flower.columns.wanted import Columns
 
-# the second is shown from the level INFO on
-log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
-
-
-# error numbers of disks, not of networks
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
+flowers_log = logging.getLogger("flwr")  # shown from the level INFO on
 
 
 @takes_settings(*FIXED, "keep_predictions")
@@ -114,7 +106,8 @@ def server_app(
         secure: mask what clients send, so that the server learns the sum of a round and nothing of
             one client, such as ``SecureSums(threshold=2/3)``. Nodes then evaluate in the message
             that trains them (``evaluate="with training"``) unless you choose otherwise, and
-            ``bound`` has no effect: nodes check their own values.
+            ``bound`` has no effect: nodes check their own values. Numbers of samples are masked,
+            too; what needs each client's is refused, unless you set ``counts="visible"``.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, metrics (which client_app gets, too), and track_weights,
@@ -127,7 +120,7 @@ def server_app(
         if settings is None:
             options = {"evaluate": "with training", **options}
     settings = checked(Settings.of(settings, options), by_client)
-    check_masks(secure, algorithm, settings, by_client, bound, columns)
+    check_masks(secure, algorithm, settings, by_client, bound, columns, admission)
     require_whole("clients", clients, 1)
     require_whole("limit", limit, 1)
     for name, seconds in (("deadline", deadline), ("patience", patience)):
@@ -196,11 +189,13 @@ class _Run:
         directory.check()
         watch.starts()
         found = (self.link, clients, self.out, self._accepts, self._suits, self.admission)
-        membership = Gathering(*found, self._run_name if self.secure else "").wait()
-        directory.begin(membership.roster.population, self.by_client)
+        masked = self._run_name if self.secure else ""
+        membership = Gathering(*found, masked, self._hides_counts).wait()
         result = None
         while result is None:
+            self._count(membership)
             self._check_clients(membership.roster)
+            directory.begin(membership.roster, self.by_client)
             watch.begins(len(membership.roster.clients))
             # the run then resumes after its last round, with more clients
             with suppress(ClientsJoined):
@@ -210,17 +205,12 @@ class _Run:
                 "no client answered in any round, for the reasons logged above; nothing was learned"
             )
         membership.check_newest()
-        directory.finish(result, membership.roster.population, self.by_client)
+        directory.finish(result, membership.roster, self.by_client)
         watch.ends()
         return result
 
     def _fit(self, membership: Membership, watch: Watch) -> Result:
-        name, loss = self._run_name, str(self.settings.loss)
-        method, folder = self.algorithm, self.directory.folder
-        remote = Remote(
-            *(self.link, membership, method, name, loss, self.by_client, self.bound, folder),
-            self.secure,
-        )
+        remote = replace(self._remote(membership), by_size=self._by_size(membership.roster))
 
         def after(done: int, row: Mapping[str, Any]) -> None:
             watch.round(done, row)
@@ -238,6 +228,30 @@ class _Run:
             hooks=Hooks(self.callbacks),
         )
 
+    def _remote(self, membership: Membership) -> Remote:
+        name, loss = self._run_name, str(self.settings.loss)
+        method, folder = self.algorithm, self.directory.folder
+        return Remote(
+            *(self.link, membership, method, name, loss, self.by_client, self.bound, folder),
+            self.secure,
+        )
+
+    @property
+    def _hides_counts(self) -> bool:
+        return self.secure is not None and self.secure.counts == "masked"
+
+    def _count(self, membership: Membership) -> None:
+        """Ask for the sum of the counts that clients hide."""
+        if self.secure is None or not membership.roster.uncounted:
+            return
+        from evenhand.flower.masked.counting import count
+
+        asking = self._remote(membership).asking(
+            self._model(), membership.roster.population, self.settings.seed
+        )
+        asking.begun()
+        count(asking, self.secure, self.settings.weights)
+
     @property
     def _run_name(self) -> str:
         return run_name(self.out)
@@ -250,6 +264,15 @@ class _Run:
         from evenhand.flower.masked.refusing import refuse_clients
 
         refuse_clients(roster, self.algorithm, self.settings, self.secure)
+
+    def _by_size(self, roster: Roster) -> tuple[str, ...]:
+        """The kinds of work in which clients count by sizes that they hide."""
+        if not self._hides_counts:
+            return ()
+        from evenhand.flower.masked.refusing import counted_by_size
+
+        method = protected(self.algorithm, self.settings, roster.population.clients)
+        return counted_by_size(method, self._model().init(), roster, self.settings)
 
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""
@@ -273,17 +296,3 @@ class _Run:
             row["answered"],
             row["asked"],
         )
-
-
-@contextmanager
-def in_one_line(out: Path) -> Iterator[None]:
-    """Say in one line why a run ended and how to resume it; Flower shows only a traceback."""
-    try:
-        yield
-    except (OSError, RunError, CallbackError) as error:
-        if isinstance(error, OSError) and error.errno in DISK:
-            line = f"{cannot_write(error.filename or out, error)}; then start the run again"
-            log.error("%s, it resumes after its last round", line)
-            raise RunError(f"{line}, it resumes after its last round") from error
-        log.error("%s", first_line(error))
-        raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenhand.algorithm import Algorithm, visible
 from evenhand.errors import RunError
+from evenhand.flower.admission import Admission
 from evenhand.flower.checks import label
 from evenhand.flower.roster import Roster
 from evenhand.local import solver_table
@@ -52,6 +53,7 @@ def check_masks(
     by_client: bool,
     bound: float | None,
     columns: Columns | None,
+    admission: Admission | None = None,
 ) -> None:
     """Raise if the run needs masked sums, or cannot have them."""
     if secure is None:
@@ -61,10 +63,12 @@ def check_masks(
                 " sums: server_app(..., secure=SecureSums())"
             )
         return
-    from evenhand.flower.masked.refusing import refuse_method, refuse_settings
+    from evenhand.flower.masked.refusing import refuse_counted, refuse_method, refuse_settings
 
     refuse_settings(settings, by_client, bound, columns)
     refuse_method(algorithm)
+    if secure.counts == "masked":
+        refuse_counted(settings, admission or Admission())
 
 
 def check_sharing(
@@ -75,13 +79,7 @@ def check_sharing(
     seen = visible(algorithm, roster.population.census(settings.weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
-    unmasked = roster.sharing_less("sums")
     for clients, what, remedy in (
-        (
-            unmasked,
-            "the run sums replies that the server can read",
-            "secure=SecureSums(), which masks them",
-        ),
         (
             untrained,
             f"the method reads client by client: {', '.join(seen)}",

@@ -39,13 +39,16 @@ def learned(study: Study, prefix: str = "") -> str:
     if not rows:
         return ""
     federations = _federations(study)
+    hidden = bool(federations) and all(run.get("counted") for run in federations)
     told = (
-        "its name, its team (if any), the names of its groups and classes, its number of samples by"
-        " group and split, the shape and type of a sample and of a label, and how much its owner"
-        " shares"
+        "its name, its team (if any), the names of its groups and classes,"
+        f" {'the names of its splits' if hidden else 'its number of samples by group and split'},"
+        " the shape and type of a sample and of a label, and how much its owner shares"
     )
     if federations:
-        start = f"At the start, each client told the server {told}."
+        start = f"At the start, each client told the server {told}." + (
+            " Numbers of samples came as a masked sum." if hidden else ""
+        )
     else:
         start = (
             "This was a simulation in one process. In a real federation, each client would first"
@@ -75,7 +78,7 @@ def learned(study: Study, prefix: str = "") -> str:
         headings, list(rows.values()), caption, list(rows), identity=f"{prefix}server-table"
     )
     body += "</div>"
-    return body + (_census(federations[-1]["clients"]) if federations else "")
+    return body + (_census(federations[-1]) if federations else "")
 
 
 def _classifies(study: Study) -> bool:
@@ -111,8 +114,20 @@ def _federations(study: Study) -> list[Mapping[str, Any]]:
     return [run["federation"] for run in study.about if "federation" in run]
 
 
-def _census(clients: list[Mapping[str, Any]]) -> str:
-    """What each client told the server at the start."""
+def _census(federation: Mapping[str, Any]) -> str:
+    """What clients told the server at the start: each by itself, or many together."""
+    clients: list[Mapping[str, Any]] = federation["clients"]
+    sums: list[Mapping[str, Any]] = [
+        {**one, "name": f"{len(one['clients'])} clients together", "team": ""}
+        for one in federation.get("counted", ())
+    ]
+    told = _samples(sums or clients)
+    who = "clients told the server together" if sums else "each client told the server"
+    return f"<details><summary>What {who} at the start</summary>{told}</details>"
+
+
+def _samples(clients: list[Mapping[str, Any]]) -> str:
+    """Numbers of samples, a row for each client or sum of clients."""
     cells = list(
         dict.fromkeys(
             (part, group)
@@ -138,7 +153,4 @@ def _census(clients: list[Mapping[str, Any]]) -> str:
     more = (
         f"; {len(clients) - MOST_ROWS} more are in about.json" if len(clients) > MOST_ROWS else ""
     )
-    told = table(headings, rows, f"Samples of each client, by split and group{text(more)}")
-    return (
-        f"<details><summary>What each client told the server at the start</summary>{told}</details>"
-    )
+    return table(headings, rows, f"Numbers of samples by split and group{text(more)}")

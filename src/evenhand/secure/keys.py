@@ -206,6 +206,11 @@ class NodeKey:
         """The public key, 32 bytes."""
         return primitives.public_of(self.private)
 
+    @property
+    def seal(self) -> bytes:
+        """A secret of the node alone, to seal what it hides."""
+        return digest(PROTOCOL, "seal", self.private)
+
     def announced(self, identity: Identity) -> Announcement:
         """What others learn of it, signed."""
         unsigned = Announcement(self.run, self.name, self.public, self.epoch, identity.public, b"")

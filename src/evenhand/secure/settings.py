@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from evenhand.errors import require_choice, require_number, require_whole
 
 MODES = ("recover", "strict")
+COUNTS = ("masked", "visible")
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,16 @@ class SecureSums:
             still hold against them, and noise that clients add in shares does not count theirs.
         mode: "recover" sums over the clients that answer, with a second short message in which they
             open the others' masks; "strict" needs one message and everybody's answer.
+        counts: "masked": nodes tell how many samples they have only as a masked sum, so the server
+            of a real federation knows totals. "visible": each node tells its own at the start; then
+            nodes can also judge coefficients that follow from sizes. Simulations ignore it.
     """
 
     threshold: float | int = 2 / 3
     least: int = 3
     mode: str = "recover"
     colluding: int = 0
+    counts: str = "masked"
 
     def __post_init__(self) -> None:
         if isinstance(self.threshold, int):
@@ -38,6 +43,7 @@ class SecureSums:
         require_whole("least", self.least, 3)
         require_choice("mode", self.mode, MODES)
         require_whole("colluding", self.colluding, 0)
+        require_choice("counts", self.counts, COUNTS)
 
     def required(self, clients: int) -> int:
         """How many of a cohort's clients must answer, and how many holders open a sum.

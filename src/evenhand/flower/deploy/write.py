@@ -30,6 +30,48 @@ NEW_EXCLUDE = 'fab-exclude = ["data/**"]'
 NEW_README = "`evenhand flower deploy .` writes container files for the server and the nodes."
 
 
+# with masked sums, what the kit says besides: the node's key is its identity key, too
+MASKED = {
+    "extras": "flower,privacy",
+    "compose_keys": """
+        identity-key="/etc/evenhand/keys/node-key"
+        trusted-keys="/etc/evenhand/trusted.pub\"""",
+    "compose_trusted": """
+      - ${TRUSTED:?set TRUSTED in .env}:/etc/evenhand/trusted.pub:ro""",
+    "pod_keys": """
+              identity-key="/etc/evenhand/keys/node-key"
+              trusted-keys="/etc/evenhand/policy/trusted.pub\"""",
+    "env_trusted": """\
+# The public keys of all owners, one on each line, as they sent them to each other.
+TRUSTED=/srv/evenhand/trusted.pub
+""",
+    "also_trusted": " `TRUSTED`\n   comes with step 3.",
+    "and_exchanged": ", and the owners have exchanged keys (below)",
+    "pod_trusted": " --from-file=trusted.pub",
+    "masked": """\
+## Masked sums
+
+The node's key is its identity key, too: with it the node signs its keys for masked sums. The server
+could invent nodes, so owners exchange public keys without it:
+
+1. Send `north.pub` to all other owners, too, not through the server, and compare fingerprints by
+   telephone: `ssh-keygen -l -f north.pub`.
+2. Put all owners' keys into one file, your own included, and name it as `TRUSTED` in `.env`:
+
+   ```sh
+   cat *.pub > trusted.pub
+   ```
+
+3. When an owner makes a new key, all owners replace it in their files, and that node takes part
+   under a new `NODE_NAME`: nodes that know the old name refuse another key for it.
+
+The volume `state` has `masks.json`, with the node's secrets and what it has answered. Never restore
+it from a copy: a node that answers twice gives its reply away.
+
+""",
+}
+
+
 class _Kit(Template):
     """@{name} is filled in; $ belongs to Compose, Kubernetes and nginx."""
 
@@ -45,7 +87,7 @@ def write_deployment(app: Path) -> Path:
     folder = app / FOLDER
     if folder.exists():
         raise SpecError(f"{folder} exists already; move it away to write a new one")
-    for name, text in deployment(project).items():
+    for name, text in deployment(project, _is_masked(app)).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -65,8 +107,8 @@ def write_deployment(app: Path) -> Path:
     return folder
 
 
-def deployment(project: str) -> dict[str, str]:
-    """The files of ``deploy/`` by their paths."""
+def deployment(project: str, masked: bool = False) -> dict[str, str]:
+    """The files of ``deploy/`` by their paths; ``masked`` for an app with masked sums."""
     ours, flwr = version("evenhand"), version("flwr")
     nginx = (KIT / "nginx.conf").read_text(encoding="utf-8")
     in_a_pod = _Kit(nginx).substitute(resolver="", upstream="127.0.0.1:8001")
@@ -80,6 +122,7 @@ def deployment(project: str) -> dict[str, str]:
         "resolver": DOCKER_NAMES,
         "upstream": "superlink:8001",
         "nginx": textwrap.indent(in_a_pod, "    ").rstrip(),
+        **(MASKED if masked else dict.fromkeys(MASKED, "") | {"extras": "flower"}),
     }
     files = sorted(path for path in KIT.rglob("*") if path.is_file())
     return {
@@ -88,6 +131,15 @@ def deployment(project: str) -> dict[str, str]:
         ).substitute(values)
         for path in files
     }
+
+
+def _is_masked(app: Path) -> bool:
+    """Whether the policy beside an app shares only masked sums, as ``flower new --secure`` says."""
+    try:
+        found = tomllib.loads((app / "policy.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return found.get("share") == "masked"
 
 
 def _read_project(app: Path) -> tuple[dict[str, Any], str]:

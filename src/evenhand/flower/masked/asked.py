@@ -10,7 +10,7 @@ from flwr.app import Array, RecordDict
 
 from evenhand import tree
 from evenhand.engines.totals import question
-from evenhand.engines.work import Work
+from evenhand.engines.work import Named
 from evenhand.flower.asking import Asking
 from evenhand.flower.masked import layout, told
 from evenhand.flower.packing import pack
@@ -29,7 +29,7 @@ class Asked:
         entries: what the reply of each client can contain.
     """
 
-    work: Work
+    work: Named
     text: str
     task: Task
     form: Reply

@@ -20,7 +20,8 @@ def settings_in(run: Path) -> Mapping[str, Any] | None:
     with suppress(OSError, ValueError, AttributeError):
         about = json.loads((run / ABOUT).read_text(encoding="utf-8"))
         found = about.get("federation", {}).get("masked")
-        return found if isinstance(found, Mapping) else None
+        # earlier versions did not hide counts
+        return {"counts": "visible", **found} if isinstance(found, Mapping) else None
     return None
 
 
@@ -40,11 +41,12 @@ def check_same(run: Path, secure: SecureSums | None) -> None:
 def in_words(settings: Mapping[str, Any] | None) -> str:
     """Settings in words.
 
-    >>> in_words({"mode": "recover", "threshold": 0.75, "least": 3, "colluding": 0})
-    'masked sums (recover, threshold 0.75, least 3)'
+    >>> in_words({"mode": "recover", "threshold": 0.75, "least": 3, "counts": "masked"})
+    'masked sums (recover, threshold 0.75, least 3, counts masked)'
     """
     if settings is None:
         return "sums that the server can read"
     threshold = settings.get("threshold")
     shown = f"{threshold:.3g}" if isinstance(threshold, float) else threshold
-    return f"masked sums ({settings.get('mode')}, threshold {shown}, least {settings.get('least')})"
+    rest = ", ".join(f"{name} {settings.get(name)}" for name in ("least", "counts"))
+    return f"masked sums ({settings.get('mode')}, threshold {shown}, {rest})"

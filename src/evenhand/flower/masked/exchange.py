@@ -18,18 +18,19 @@ from torch import Tensor
 
 from evenhand.engines.base import Look
 from evenhand.engines.totals import noise_of
-from evenhand.engines.work import Train, Work
+from evenhand.engines.work import Ask, Named, Train, Work
 from evenhand.errors import RunError, first_line
 from evenhand.flower import bundle, records
 from evenhand.flower.asking import ABOUT, Asking, Failed
 from evenhand.flower.checks import RollCall
-from evenhand.flower.claims import entries_of
 from evenhand.flower.faults import note_fault
 from evenhand.flower.masked import layout, told
 from evenhand.flower.masked.asked import Asked, Question
+from evenhand.flower.masked.count import per_sample
 from evenhand.flower.masked.opening import open_sum
 from evenhand.flower.masked.pending import Exponents, Pending
-from evenhand.flower.masked.sums import faults_in
+from evenhand.flower.masked.sums import faults_in, known_entries
+from evenhand.flower.masked.totals import HiddenPopulation
 from evenhand.flower.packing import pack
 from evenhand.flower.request import form_of
 from evenhand.messages import Replies, Reply, Task
@@ -56,9 +57,16 @@ class MaskedExchange:
 
     here, by_client, masked, cells = False, False, True, COARSE
 
-    def __init__(self, asking: Asking, text_of: Callable[[Work], str], secure: SecureSums) -> None:
+    def __init__(
+        self,
+        asking: Asking,
+        text_of: Callable[[Work], str],
+        secure: SecureSums,
+        by_size: tuple[str, ...] = (),
+    ) -> None:
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
         self._asking, self._text_of, self._secure = asking, text_of, secure
+        self._by_size = by_size
         self._forms: dict[str, Reply] = {}  # by work
         self._pending, self._exponents = Pending(asking.folder), Exponents(asking.folder)
 
@@ -74,7 +82,11 @@ class MaskedExchange:
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` and take the sum of their replies."""
         asked = [self._asked(work, task, ids)]
-        return self._summed(Question(asked, pack(task.shared), ids.tolist(), round))[0]
+        return self.summed(Question(asked, pack(task.shared), ids.tolist(), round))[0]
+
+    def forget(self, asked: Question) -> None:
+        """Forget the sum about a question, which the caller has kept."""
+        self._pending.drop(asked.round, asked.digest(self._asking.run))
 
     def exchange_with(
         self, look: Look, work: Work, task: Task, ids: Tensor, round: int
@@ -84,7 +96,7 @@ class MaskedExchange:
             return Replies(ids[:0], {}, {}), self.exchange(work, task, ids, round)
         asked = [self._asked(work, task, ids), self._asked(look.work, look.task, look.ids)]
         shared = pack(bundle.add_model(task.shared, look.task.shared["model"]))
-        replies, evaluation = self._summed(Question(asked, shared, ids.tolist(), round))
+        replies, evaluation = self.summed(Question(asked, shared, ids.tolist(), round))
         return evaluation, replies
 
     def _asked(self, work: Work, task: Task, ids: Tensor) -> Asked:
@@ -98,12 +110,19 @@ class MaskedExchange:
                 f" {', '.join(form.each)}; use a method that needs only sums"
             )
         entries = {
-            client: entries_of(work, task, place, asking.population, client)
+            client: known_entries(work, task, place, asking.population, client)
             for place, client in enumerate(ids.tolist())
         }
+        if self._counts_by_size(work):
+            census = asking.population.census()
+            task = per_sample(task, census.weight[ids], int(census.sizes.sum()))
+            if not all(
+                torch.allclose(it, it[:1]) for it in (task.own["weight"], task.own["share"])
+            ):
+                entries = {client: {} for client in entries}  # their sum depends on whose is whose
         return Asked(work, text, task, form, entries)
 
-    def _summed(self, asked: Question) -> list[Replies]:
+    def summed(self, asked: Question) -> list[Replies]:
         """The sums of the work and of the evaluation, over the clients that answered."""
         nobody = [Replies(torch.zeros(0, dtype=torch.int64), {}, {}) for _ in asked.asked]
         try:
@@ -114,7 +133,8 @@ class MaskedExchange:
                 clients = [client for client in answered if client in one.entries]
                 sums = layout.tensors(total.get(part, {}), one.form.total)
                 population = self._asking.population
-                if faults := faults_in(one.work, sums, clients, one.entries, population):
+                entries = one.entries if self._knows(one, clients) else {it: {} for it in clients}
+                if faults := faults_in(one.work, sums, clients, entries, population):
                     raise Void(f"the sum of {one.work.name} cannot be right: {'; '.join(faults)}")
                 found.append(Replies(torch.tensor(clients), sums, {}))
         except (Void, NotCancelled) as error:
@@ -123,6 +143,19 @@ class MaskedExchange:
         if isinstance(asked.asked[0].work, Train):
             self._asking.counted |= dict.fromkeys(answered, asked.round)
         return found
+
+    def _counts_by_size(self, work: Named) -> bool:
+        """Whether clients multiply their coefficients by their hidden sizes."""
+        if isinstance(work, Ask) and work.moment == "review":  # those who have trained are asked
+            return Train.name in self._by_size
+        return work.name in self._by_size
+
+    def _knows(self, asked: Asked, clients: list[int]) -> bool:
+        """Whether the server knows the sum of these clients' coefficients."""
+        population = self._asking.population
+        if not self._counts_by_size(asked.work) or not isinstance(population, HiddenPopulation):
+            return True
+        return population.knows("train", clients)
 
     def _opened(self, asked: Question) -> tuple[Collection, dict[str, Tree]]:
         """A sum, asked for again with more room if it was beyond the range of some clients."""

@@ -55,6 +55,12 @@ class Pending:
             if int(other.name.split("-")[1]) < round:
                 other.unlink(missing_ok=True)
 
+    def drop(self, round: int, question: bytes) -> None:
+        """Forget a sum."""
+        path = self._path(round, question)
+        if path is not None:
+            path.unlink(missing_ok=True)
+
     def _path(self, round: int, question: bytes) -> Path | None:
         if self._folder is None:
             return None

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.population import Population
-from evenhand.engines.work import Evaluate, Work
+from evenhand.engines.work import Evaluate, Named, Work
 from evenhand.flower.checks import LARGEST
-from evenhand.messages import Entries
+from evenhand.flower.claims import entries_of
+from evenhand.flower.masked.totals import HiddenPopulation
+from evenhand.messages import Entries, Entry, Task
 from evenhand.tree import Tree
 
 ROUNDING = 1e-6  # relative, of what clients compute in float32
 
 
 def faults_in(
-    work: Work, total: Tree, clients: list[int], entries: Mapping[int, Entries], known: Population
+    work: Named, total: Tree, clients: list[int], entries: Mapping[int, Entries], known: Population
 ) -> list[str]:
     """What is wrong with the sum over ``clients``, in words."""
     if isinstance(work, Evaluate):
@@ -54,9 +56,37 @@ def faults_in(
     return faults
 
 
+def known_entries(
+    work: Work, task: Task, place: int, population: Population, client: int
+) -> Entries:
+    """What a client's reply can be, as far as it does not depend on counts that are hidden."""
+    found = entries_of(work, task, place, population, client)
+    if not isinstance(population, HiddenPopulation):
+        return found
+    other = entries_of(work, task, place, population.otherwise, client)
+    return {name: entry for name, entry in found.items() if _same(entry, other[name])}
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    if any(
+        torch.as_tensor(value).numel() != 1
+        for value in (one.low, one.high, one.known)
+        if value is not None
+    ):
+        return False  # by team, the server knows no sum of sizes
+    pairs = ((one.known, other.known), (one.low, other.low), (one.high, other.high))
+    return all(
+        a is b or (a is not None and b is not None and torch.equal(*map(torch.as_tensor, (a, b))))
+        for a, b in pairs
+    )
+
+
 def _evaluation(work: Evaluate, total: Tree, clients: list[int], known: Population) -> list[str]:
     counts = known.counts(work.part)[clients].sum(0).double()
-    if not torch.equal(total["count"].reshape(counts.shape), counts):
+    if isinstance(known, HiddenPopulation) and not known.knows(work.part, clients):
+        if bool((total["count"] < 0).any()) or float(total["count"].sum()) < len(clients):
+            return ["count is out of range"]
+    elif not torch.equal(total["count"].reshape(counts.shape), counts):
         return ["count is not what the nodes reported at the start"]
     there = sum(int(known.sizes(work.part)[client]) > 0 for client in clients)
     if "clients" in total and float(total["clients"].sum()) != there:

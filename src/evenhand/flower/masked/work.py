@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.totals import noise_of, question
-from evenhand.engines.work import Evaluate, Work
+from evenhand.engines.work import Evaluate, Named, Work
 from evenhand.errors import first_line
 from evenhand.flower import records
 from evenhand.flower.answering import Declined
@@ -85,7 +85,7 @@ class Masking:
         if (member.coefficient, member.scales) != layout.coefficients(task, 0, looks):
             raise Refused("same task", "the list gives this client other weights than its task")
 
-    def reply(self, work: Work, reply: Reply, scores: Reply | None, limit: int) -> RecordDict:
+    def reply(self, work: Named, reply: Reply, scores: Reply | None, limit: int) -> RecordDict:
         """The masked reply as a message."""
         found = layout.form(reply, scores)
         noise = noise_of(work, reply.total)

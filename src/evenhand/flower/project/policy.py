@@ -17,7 +17,8 @@ _POLICY = """\
 # more, such as AFL, skips this node. A person with access to the server's machine can read every
 # message all the same. With few nodes, "sums" can still identify one: if one of four nodes has 31
 # test samples, a worst accuracy of 20/31 is likely to be that node's.
-# With "masked", the node only takes part in masked sums, which hide it from that person, too.
+# With "masked", the node only takes part in masked sums, which hide it from that person, too, and
+# tells its numbers of samples only as a part of such a sum.
 $share
 
 min-batch = 5  # fewest samples in a local step; a step with one sample reveals that sample

@@ -79,9 +79,10 @@ README = """\
 ## Masked sums
 
 The server learns the sum of what the nodes send in a round, and not what a single node sent. This
-has not been audited by a cryptographer. It still sees who takes part, every node's name and counts,
-and the sums themselves, and a server that lies about keys from the very start is only noticed if
-the owners have exchanged their keys without it. So, before the first run:
+has not been audited by a cryptographer. It still sees who takes part, every node's name, the names
+of its groups, and the sums themselves, also of the nodes' numbers of samples. A server that lies
+about keys from the very start is only noticed if the owners have exchanged their keys without it.
+So, before the first run:
 
 1. Each owner makes an identity key. It can be the node's key for the SuperLink, or one of its own:
 
