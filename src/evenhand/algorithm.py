@@ -117,6 +117,15 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Declare which values a client's reply may have; override it together with ``reply``."""
         return stepped(asked)
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        """Declare by which factors a client's own numbers scale its part of a sum, besides
+        ``own["weight"]``; override it together with ``task``.
+
+        Each factor is given under the name in ``own`` that it follows from. A number without one is
+        taken for both a factor and a divisor.
+        """
+        return {}
+
     def contribution(self, limits: Limits) -> Contribution | None:
         """Say how large a client's part of each sum can be, for differential privacy, or None;
         override it together with ``reply``."""

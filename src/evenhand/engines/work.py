@@ -77,6 +77,9 @@ class Work(Protocol):
     def rates(self, task: Task) -> dict[str, Tensor]:
         """Step sizes by variable, where they differ from the round's."""
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        """Factors of the reply, by the name in the task's ``own`` that they follow from."""
+
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
@@ -120,6 +123,9 @@ class Train:
     def rates(self, task: Task) -> dict[str, Tensor]:
         return self.algorithm.rates(task)
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        return self.algorithm.scales(own)
+
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
@@ -144,6 +150,9 @@ class _Looking:
         return torch.zeros(())
 
     def rates(self, task: Task) -> dict[str, Tensor]:
+        return {}
+
+    def scales(self, own: Tree) -> dict[str, Tensor]:
         return {}
 
 

@@ -141,7 +141,7 @@ class NodeApp:
             side = node_of(
                 context.node_config, policy, folder_of(context), name, records.text(about, "run")
             )
-            masking = Masking.begin(side, content, about, task, evaluation, looks)
+            masking = Masking.begin(side, content, about, work, task, evaluation, looks)
         norms = read_normalisation(about.get("normalisation"))
         model = Model(module, self.loss or records.text(about, "loss"), self.output, norms)
         model.check(data)
