@@ -38,10 +38,14 @@ def privacy_costs(findings: Findings) -> Panel | None:
     bars = f", with {100 * comparison.level:g} % intervals {text(over)}" if over else ""
     of_groups = f"; those of {by}s are over their test samples" if over and served else ""
     told = [about_costs(study, comparison, series, findings.least) for series in found]
+    clipped = any(
+        level.clipped and np.isinf(level.epsilon) for one in found for level in one.levels
+    )
+    without = " Without noise, contributions are only clipped." if clipped else ""
     caption = (
-        f"{merit_words(study)} against epsilon{bars}{of_groups}. Without noise, contributions are"
-        " only clipped. Each epsilon is that of one run by itself: several runs on the same"
-        " clients, published together or chosen by their results, tell more."
+        f"{merit_words(study)} against epsilon{bars}{of_groups}.{without} Each epsilon is"
+        " that of one run by itself: several runs on the same clients, published together or chosen"
+        " by their results, tell more."
     )
     variants = tuple(
         _variant(findings, series, served, sentence)

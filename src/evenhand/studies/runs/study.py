@@ -139,6 +139,11 @@ class Study:
         return max(
             len(self.names("client")),
             *(len(run["federation"]["clients"]) for run in self.about if "federation" in run),
+            *(
+                int(trial.over_clients["clients"])
+                for trial in self.trials.values()
+                if trial.over_clients
+            ),
             0,
         )
 
