@@ -118,12 +118,8 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return stepped(asked)
 
     def scales(self, own: Tree) -> dict[str, Tensor]:
-        """Declare by which factors a client's own numbers scale its part of a sum, besides
-        ``own["weight"]``; override it together with ``task``.
-
-        Each factor is given under the name in ``own`` that it follows from. A number without one is
-        taken for both a factor and a divisor.
-        """
+        """Declare by which factors a client's own numbers scale its reply, by their names in
+        ``own``; others are taken for both factors and divisors."""
         return {}
 
     def contribution(self, limits: Limits) -> Contribution | None:
