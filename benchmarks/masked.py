@@ -1,6 +1,6 @@
 """What masked sums cost in a round: CPU seconds of one client and of the server, and bytes sent.
 
-python -m benchmarks.masked [--clients 4 16 64] [--parameters 100000 1000000]
+python -m benchmarks.masked [--modes strict recover] [--clients 4 16 64] [--parameters 100000]
 
 In mode "recover" one client in sixteen drops out. "plain" is the same exchange without masks: a
 client writes its float32 numbers as bytes, and the server adds them up in float64.
@@ -96,6 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    modes = ["strict", "recover"]
+    parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
     parser.add_argument("--clients", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000])
     arguments = parser.parse_args()
@@ -105,7 +107,7 @@ def main() -> None:
         " sent, MB | plain client | plain server |"
     )
     print("|" + "---|" * 10)
-    for mode in ("strict", "recover"):
+    for mode in arguments.modes:
         for clients in arguments.clients:
             for parameters in arguments.parameters:
                 cost = measured(clients, parameters, mode)

@@ -117,6 +117,11 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Declare which values a client's reply may have; override it together with ``reply``."""
         return stepped(asked)
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        """Declare by which factors a client's own numbers scale its reply, by their names in
+        ``own``; others are taken for both factors and divisors."""
+        return {}
+
     def contribution(self, limits: Limits) -> Contribution | None:
         """Say how large a client's part of each sum can be, for differential privacy, or None;
         override it together with ``reply``."""

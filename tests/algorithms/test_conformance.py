@@ -273,6 +273,10 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         spoilt(rates=lambda self, task: {"eta": task.shared["lr"]}),
         ["rates_belong_to_variables"],
     ),
+    "has scales of nothing": (
+        spoilt(scales=lambda self, own: {"floor": own["weight"]}),
+        ["scales_belong_to_numbers_of_clients"],
+    ),
     "remembers in float64": (
         spoilt(memory=lambda self, params: {"model": params}, reply=hoarding_reply),
         ["memories_keep_their_form"],

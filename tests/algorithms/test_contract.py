@@ -54,7 +54,7 @@ def test_a_method_author_meets_ten_hooks_clients_that_join_and_what_replies_can_
     assert sorted(HOOKS) == sorted(
         [
             *(*server, *client, "memory", "deployed", "join", "entries", "check"),
-            *("contribution", "protection"),
+            *("scales", "contribution", "protection"),
         ]
     )
     flags = [name for name, value in vars(eh.Algorithm).items() if isinstance(value, bool)]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import evenhand as eh
 from evenhand import tree
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.privately import assumptions
 from evenhand.data.samples import Batch
 from evenhand.messages import Replies, Reply, Task
 from evenhand.privacy.accounting import Scheme
@@ -408,3 +409,12 @@ def test_one_step_by_hand(engine: str) -> None:
     assert value(found.params) == pytest.approx(1 + (0.2 + 1) / 2, rel=1e-6)
     assert found.privacy is not None
     assert found.privacy.sentence == "No epsilon: noise is 0, which protects nobody."
+
+
+def test_only_noise_of_the_server_hangs_on_its_secret() -> None:
+    everyone = Scheme("everyone", 10, 10)
+    of_server, of_clients = (" ".join(assumptions(everyone, who)) for who in ("server", "clients"))
+    assert "the secret is kept" in of_server
+    assert "the server is trusted with the sums" in of_server
+    assert "secret" not in of_clients
+    assert "at most `colluding` of them tell theirs" in of_clients

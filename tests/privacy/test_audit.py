@@ -65,7 +65,8 @@ def claimed(inside: np.ndarray, outside: np.ndarray, threshold: float) -> float:
 def test_the_attack_finds_less_than_epsilon_allows() -> None:
     claim = epsilon_of(ALL, 1.0, 1, DELTA)
     assert claim == pytest.approx(4.38, abs=0.01)
-    assert 0.7 < lower_bound(released(1.0), 2000) < 1.9 < claim
+    # 1.4 +- 0.26 with exact Gaussians
+    assert 0.1 < lower_bound(released(1.0), 2000) < 2.7 < claim
 
 
 def test_without_noise_the_attack_finds_the_client() -> None:
@@ -84,8 +85,9 @@ def test_a_canary_is_found_without_noise_and_not_at_epsilon_one() -> None:
 @pytest.mark.slow
 def test_the_audit_holds_over_repetitions() -> None:
     found = [lower_bound(released(1.0), 4000) for _ in range(20)]
-    assert max(found) < 1.9
-    assert 1.0 < np.mean(found) < 1.6
+    assert max(found) < epsilon_of(ALL, 1.0, 1, DELTA)
+    # 1.61 +- 0.06 with exact Gaussians (600 audits of numpy's); 2.1 with noise 0.8
+    assert 1.35 < np.mean(found) < 1.9
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from evenhand.page.card.results import by_client, by_group, compared, overall
 from evenhand.page.card.subject import Subject
 from evenhand.page.card.training import data, method, settings, summary
 from evenhand.page.card.writing import html, markdown, subject_of
+from evenhand.page.document import page
 from evenhand.studies.findings import analyse
 from tests.support.commands import invoke
 from tests.support.studies import FIVE, NASTY, make_study, study_of
@@ -207,6 +208,22 @@ def test_settings_data_and_server_come_from_the_run(ditto: Subject) -> None:
     assert server["stored only by the client"] == ["personal"]
     assert "no differential privacy" in words(privacy(subject))
     assert "each client has a model of its own" in " ".join(summary(subject))
+
+
+def test_a_simulation_with_masked_sums_says_so(tmp_path: Path) -> None:
+    module, fed = torch.nn.Linear(64, 10), eh.datasets.digits(clients=4, seed=0)
+    engine = eh.Masked(eh.SecureSums(), masks=False)
+    eh.fit(module, fed, eh.FedAvg(), rounds=1, engine=engine, out=tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    said = words(privacy(subject))
+    assert said.startswith("Replies were summed as masked sums do it: in a federation")
+    assert "evenhand added no differential privacy." in said
+    assert "did not mask" not in said
+    assert "of 4 clients" in words(limits(subject))
+    whole = page(subject.findings)
+    assert "Replies were summed as masked sums do it" in whole
+    assert "messages reach the server one by one" not in whole
+    assert "4</b> clients" in whole
 
 
 def test_the_code_of_the_card_runs(

@@ -180,6 +180,10 @@ class FAFL(Algorithm, Reporting):
         delta = Entry(kind="update", per=slopes, least=0.001 * a * most, slack=1.5)
         return {**stepped(asked), "delta": delta, "eta": moved}
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        # the slope of a client far below eta, and of one far above it
+        return {"floor": own["floor"], "alpha": 1 / own["alpha"]}
+
     def contribution(self, limits: Limits) -> Contribution:
         require(
             self.lr_eta is not None, "a private FAFL needs lr_eta: it bounds how far eta can move"

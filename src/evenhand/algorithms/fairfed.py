@@ -204,6 +204,12 @@ class FairFed(Algorithm, Question, Weighting, Reporting):
             return stepped(asked)
         return {"delta": Entry(kind="update", per="weight"), "weight": Entry(low=0.0)}
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        if not self.sums_only:
+            return {}
+        base = own["base"]  # the reply is multiplied by omega / p_i
+        return {"base": torch.where(base > 0, 1 / base, 0.0)}
+
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         rate, seen = state["rate"], state["seen"] > 0
         high = torch.where(seen, rate, -torch.inf).max()

@@ -142,6 +142,11 @@ class FedHEAL(Algorithm, Weighting):
             "weight": Entry(known=a),
         }
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        mean = own["mean_distance"]
+        # 0 before the first mean: such a client then makes up no part of the others' sum
+        return {"mean_distance": torch.where(mean > 0, 1 / mean, 0.0)}
+
     # ---- the server
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:

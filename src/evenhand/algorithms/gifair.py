@@ -125,6 +125,9 @@ class GIFAIR(Algorithm, Reporting):
     def entries(self, asked: Asked) -> Entries:
         return {**stepped(asked), **_reported(asked, changes=True)}
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        return {"scale": own["scale"]}
+
     def contribution(self, limits: Limits) -> Contribution | None:
         if self.exact_losses:
             return None  # it asks everyone

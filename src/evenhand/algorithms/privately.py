@@ -76,8 +76,9 @@ def assumptions(scheme: Scheme, noise_by: str) -> tuple[str, ...]:
     by = {
         "server": "the server is trusted with the sums, to which it adds the noise",
         "clients": "at least as many clients as the threshold answer and add their part of the"
-        " noise",
+        " noise, and at most `colluding` of them tell theirs",
     }
+    kept = ("the secret is kept: whoever has it can remove the noise",)
     return (
         scheme.in_words,
         *(() if scheme.kind == EVERYONE or not scheme.secret else (hidden,)),
@@ -86,7 +87,7 @@ def assumptions(scheme: Scheme, noise_by: str) -> tuple[str, ...]:
         "settings were not chosen by results on these clients' data; each run that was compared,"
         " and each that is published, adds its own epsilon",
         "whether a client answers in time does not depend on its data",
-        "the secret is kept: whoever has it can remove the noise",
+        *(kept if noise_by == "server" else ()),
     )
 
 

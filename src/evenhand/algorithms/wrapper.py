@@ -75,6 +75,9 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
     def entries(self, asked: Asked) -> Entries:
         return self._method.entries(asked)
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        return self._method.scales(own)
+
     def contribution(self, limits: Limits) -> Contribution | None:
         return self._method.contribution(limits)
 

@@ -185,7 +185,7 @@ class MaskedSum:
             Member(
                 client,
                 self.party.node(client).announced(),
-                *coefficients(self.task.own, self.places[client]),
+                *coefficients(self.work, self.task.own, self.places[client]),
                 own[client],
             )
             for client in cohort

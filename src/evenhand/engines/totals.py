@@ -18,16 +18,6 @@ from evenhand.tree import Tree
 
 # rows of a task's own part that every task has
 COEFFICIENT, SHARE = "weight", "share"
-# what methods do with other numbers that a client is told alone; they may do either with names that
-# are not here
-MULTIPLIES, DIVIDES = "multiplies", "divides"
-EFFECTS: dict[str, tuple[str, ...]] = {
-    "alpha": (DIVIDES,),  # FAFL
-    "floor": (),  # FAFL
-    "scale": (MULTIPLIES,),  # GIFAIR
-    "base": (DIVIDES,),  # FairFed
-    "mean_distance": (DIVIDES,),  # FedHEAL
-}
 
 
 def question(work: Named) -> str:
@@ -77,19 +67,21 @@ def own_weight(total: Mapping[str, Any]) -> float | None:
     return float(weight) if isinstance(weight, np.ndarray) and weight.size == 1 else None
 
 
-def coefficients(task_own: Tree, place: int) -> tuple[float, tuple[float, ...]]:
-    """A client's coefficient, and other numbers that can scale what it adds.
+def coefficients(work: Named, task_own: Tree, place: int) -> tuple[float, tuple[float, ...]]:
+    """A client's coefficient, and the factors by which other numbers of its own scale what it adds.
 
-    ``place`` is the client's row of ``task_own``.
+    A number that the work does not declare may be a factor or a divisor. ``place`` is the client's
+    row of ``task_own``.
     """
-    own = tree.flatten(tree.row(task_own, place))
+    mine = tree.map(lambda leaf: leaf.detach().cpu(), tree.row(task_own, place))
+    own, declared = tree.flatten(mine), work.scales(mine)
     scales: list[float] = []
     for name, value in own.items():
-        if name in (COEFFICIENT, SHARE) or not value.is_floating_point() or value.numel() != 1:
-            continue
-        size = abs(float(value))
-        for effect in EFFECTS.get(name.split("/")[-1], (MULTIPLIES, DIVIDES)):
-            scales.append(size if effect == MULTIPLIES or not size else 1 / size)
+        if name in declared:
+            scales += declared[name].abs().double().flatten().tolist()
+        elif name not in (COEFFICIENT, SHARE) and value.is_floating_point() and value.numel() == 1:
+            size = abs(float(value))
+            scales += [size, 1 / size if size else 0.0]
     return float(own.get(COEFFICIENT, torch.ones(()))), tuple(scales)
 
 

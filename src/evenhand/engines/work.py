@@ -30,6 +30,9 @@ class Named(Protocol):
     name: ClassVar[str]
     must_be_finite: ClassVar[bool]  # whether a reply that is not finite is skipped
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        """Factors of the reply, by the name in the task's ``own`` that they follow from."""
+
 
 class Work(Named, Protocol):
     """What a client does between receiving a task and replying, written for one client."""
@@ -124,6 +127,9 @@ class Train:
     def rates(self, task: Task) -> dict[str, Tensor]:
         return self.algorithm.rates(task)
 
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        return self.algorithm.scales(own)
+
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
@@ -148,6 +154,9 @@ class _Looking:
         return torch.zeros(())
 
     def rates(self, task: Task) -> dict[str, Tensor]:
+        return {}
+
+    def scales(self, own: Tree) -> dict[str, Tensor]:
         return {}
 
 

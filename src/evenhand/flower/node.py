@@ -163,7 +163,7 @@ class NodeApp:
         masking = None
         if masked:
             side = self._masks(records.text(about, "run"), context, policy, data)
-            masking = Masking.begin(side, content, about, task, evaluation, looks)
+            masking = Masking.begin(side, content, about, work, task, evaluation, looks)
             task = by_size(task, data, masking.told.settings.least)
         norms = read_normalisation(about.get("normalisation"))
         model = Model(module, self.loss or records.text(about, "loss"), self.output, norms)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from evenhand.data.plots import looks
+from evenhand.data.plots import REFERENCE, looks
 from evenhand.page import panels
 from evenhand.page.figures.methods import STANDINGS, VERDICTS
 from evenhand.page.figures.rounds import EVEN, distinct
@@ -118,6 +118,7 @@ def _data(told: Sequence[Chapter]) -> str:
         for key, panel in chapter.panels.items()
     )
     themes = {EVEN: "#2A2F37"}
+    themes[REFERENCE["light"]] = REFERENCE["dark"]
     themes |= {look.line: look.dark for look in VERDICTS.values()}
     themes |= {colour: dark for colour, dark, _ in STANDINGS.values()}
     for chapter in told:

@@ -12,7 +12,7 @@ from evenhand.page.markup import hidden, table, text
 from evenhand.page.numbers import ends_words
 from evenhand.page.other_metrics import other_metrics
 from evenhand.page.panels.panel import Panel
-from evenhand.page.privacy import privacy
+from evenhand.page.privacy import costs, privacy
 from evenhand.page.reproduce import reproduce
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.study import Study
@@ -99,7 +99,7 @@ def sections(
             or "<p>The runs recorded no weights.</p>",
         ),
         ("ledger", "Harm ledger", ledger(findings, prefix)),
-        ("privacy", "Differential privacy", privacy(study)),
+        ("privacy", "Differential privacy", costs(found) + drawn("privacy-costs") + privacy(study)),
         ("server", server.heading(study), server.learned(study, prefix)),
         ("reproduce", "How to reproduce", reproduce(study, command)),
     ]

@@ -20,6 +20,11 @@ MASKED = (
     "Replies were masked: the server got sums over clients and no single reply. No cryptographer"
     " from outside has examined the protocol, and sums tell something about people, too."
 )
+SIMULATED = (
+    "Replies were summed as masked sums do it: in a federation with masks, the server gets these"
+    " sums over clients and no single reply. No cryptographer from outside has examined the"
+    " protocol, and sums tell something about people, too."
+)
 SCORES = (
     "its scores: losses by group",
     "its scores: counts of predictions by label and group, and losses",
@@ -30,6 +35,17 @@ def heading(study: Study) -> str:
     return (
         f"What the server {'learned' if _federations(study) else 'would learn'} about single"
         " clients"
+    )
+
+
+def masking(study: Study) -> str:
+    """What masked sums hid, if all runs had them; otherwise empty."""
+    if study.about and all("masked" in run.get("federation", {}) for run in study.about):
+        return MASKED
+    return (
+        SIMULATED
+        if study.about and all(run.get("engine") == "masked" for run in study.about)
+        else ""
     )
 
 
@@ -65,9 +81,8 @@ def learned(study: Study, prefix: str = "") -> str:
         "From each method's messages. A method works with masked sums if training needs only sums"
         " over clients. "
     ) + (
-        MASKED
-        if all(run.get("masked") for run in federations) and federations
-        else "Without masked sums, messages reach the server one by one, so whoever runs it could"
+        masking(study)
+        or "Without masked sums, messages reach the server one by one, so whoever runs it could"
         " read them."
     )
     if _classifies(study):

@@ -161,6 +161,17 @@ def rates_belong_to_variables(subject: Subject) -> None:
         )
 
 
+def scales_belong_to_numbers_of_clients(subject: Subject) -> None:
+    """scales has factors, finite in this run, that follow from numbers in task.own."""
+    for sent in subject.observed.training:
+        for place in range(len(sent.ids)):
+            own = tree.row(sent.task.own, place)
+            known, scales = set(tree.flatten(own)), subject.algorithm.scales(own)
+            unknown = sorted(set(scales) - known)
+            expect(not unknown, f"scales has {unknown}, and task.own has {sorted(known)}")
+            expect(finite(scales), f"scales are {scales}")
+
+
 def memories_keep_their_form(subject: Subject) -> None:
     """The memory that reply returns has the keys, dtypes and shapes of the first one."""
     for observed in (subject.observed, subject.observed32):
@@ -223,6 +234,7 @@ CHECKS = (
     every_client_replies_in_the_same_form,
     the_objective_is_one_number,
     rates_belong_to_variables,
+    scales_belong_to_numbers_of_clients,
     memories_keep_their_form,
     the_replies_of_two_halves_add_up,
     a_zero_weight_client_changes_nothing,

@@ -67,13 +67,13 @@ class Question:
 
     def cohort(self, clients: Sequence[Registration], present: list[int]) -> Cohort:
         """The list of those that are asked, as all of them get it."""
-        task, members = self.asked[0].task, []
+        work, task, members = self.asked[0].work, self.asked[0].task, list[Member]()
         for client in present:
             announced, place = clients[client].announced, self.clients.index(client)
             assert announced is not None  # nodes without a key are not admitted
             looks = None if self.looks is None else client in self.looks
             own = tree.map(lambda leaf, place=place: leaf[place : place + 1], task.own)
-            coefficient, scales = layout.coefficients(task, place, looks)
+            coefficient, scales = layout.coefficients(work, task, place, looks)
             digest = told.digest_of(pack(own).data)
             members.append(Member(client, announced, coefficient, scales, digest))
         return Cohort(tuple(members))

@@ -23,6 +23,7 @@ from evenhand.flower.masked.work import Masking, RefusedMasks
 from evenhand.flower.packing import pack
 from evenhand.messages import Reply, Task
 from evenhand.secure import Refused
+from evenhand.tree import Tree
 
 if TYPE_CHECKING:
     from evenhand.secure import Node
@@ -42,6 +43,9 @@ class Count:
     part: ClassVar[str] = ""
     local: ClassVar[None] = None
     must_be_finite: ClassVar[bool] = True
+
+    def scales(self, own: Tree) -> dict[str, Tensor]:
+        return {}
 
 
 def counts_of(rows: Mapping[str, Tensor], more: str) -> Reply:
@@ -71,7 +75,7 @@ def masked_counts(
     limit: int,
 ) -> RecordDict:
     """The node's counts, masked; raises ``RefusedMasks``."""
-    masking = Masking.begin(node, content, about, task, None, False)
+    masking = Masking.begin(node, content, about, Count(), task, None, False)
     # with another round or content it would be another question, and could be asked again
     if records.whole(about, "round") != 0 or masking.shared != told.digest_of(pack({}).data):
         what = "counts are asked about nothing else, and in no round"

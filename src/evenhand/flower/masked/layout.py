@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from evenhand.engines import totals
+from evenhand.engines.work import Named
 from evenhand.messages import Reply, Task
 from evenhand.secure import Format
 from evenhand.tree import Tree
@@ -53,13 +54,13 @@ def tensors(total: Mapping[str, Any], like: Tree) -> Tree:
 
 
 def coefficients(
-    task: Task, place: int, looks: bool | None = None
+    work: Named, task: Task, place: int, looks: bool | None = None
 ) -> tuple[float, tuple[float, ...]]:
-    """A client's coefficient, and other numbers that can scale what it adds.
+    """A client's coefficient, and the factors by which other numbers scale what it adds.
 
     Args:
         place: the client's row of ``task.own``.
         looks: whether it evaluates in the same message; None without an evaluation.
     """
-    coefficient, scales = totals.coefficients(task.own, place)
+    coefficient, scales = totals.coefficients(work, task.own, place)
     return coefficient, scales if looks is None else (float(looks), *scales)

@@ -60,6 +60,7 @@ class Masking:
         node: Node,
         content: RecordDict,
         about: Mapping[str, Any],
+        work: Named,
         task: Task,
         evaluation: Work | None,
         looks: bool,
@@ -73,16 +74,16 @@ class Masking:
         shared, own = (told.digest_of(trees[name].data) for name in ("shared", "own"))
         found = cls(node, about, told.Told.read(about), told.cohort_in(about), shared, own)
         try:
-            found._check(task, None if evaluation is None else looks)
+            found._check(work, task, None if evaluation is None else looks)
         except Refused as error:
             raise RefusedMasks(error) from error
         return found
 
-    def _check(self, task: Task, looks: bool | None) -> None:
+    def _check(self, work: Work, task: Task, looks: bool | None) -> None:
         number = records.whole(self.about, "client")
         self.cohort.check(self.node.key(), number, self.own, self.node.trust, self.told.settings)
         member = self.cohort.member(number)
-        if (member.coefficient, member.scales) != layout.coefficients(task, 0, looks):
+        if (member.coefficient, member.scales) != layout.coefficients(work, task, 0, looks):
             raise Refused("same task", "the list gives this client other weights than its task")
 
     def reply(self, work: Named, reply: Reply, scores: Reply | None, limit: int) -> RecordDict:

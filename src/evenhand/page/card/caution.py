@@ -10,8 +10,7 @@ from evenhand.studies.analysis.privacy_in_words import about_privacy, privacy_of
 from evenhand.studies.analysis.writing import count_of
 
 MODEL = " The model may reveal something about samples that it was trained on."
-NONE = f"evenhand added no differential privacy and did not mask replies.{MODEL}"
-MASKED = f"{server.MASKED} evenhand added no differential privacy.{MODEL}"
+NO_NOISE = "evenhand added no differential privacy"
 
 
 def privacy(subject: Subject) -> Section:
@@ -20,10 +19,11 @@ def privacy(subject: Subject) -> Section:
     row = server.row_of(study, subject.label)
     found = privacy_of(study, subject.label)
     hidden = study.trial(subject.label, study.seeds[0]).sample_privacy
-    masked = any("masked" in run.get("federation", {}) for run in study.about)
-    blocks: list[Block] = [Paragraph(MASKED if masked else NONE)]
+    masked = server.masking(study)
+    none = f"{masked} {NO_NOISE}." if masked else f"{NO_NOISE} and did not mask replies."
+    blocks: list[Block] = [Paragraph(none + MODEL)]
     if found is not None or hidden is not None:
-        said = [server.MASKED] if masked else []
+        said = [masked] if masked else []
         if found is not None:
             said += [about_privacy(study, subject.label), *found.lines[1:]]
         blocks = [Bullets([*said, *(() if hidden is None else hidden.lines)])]

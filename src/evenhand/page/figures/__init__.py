@@ -11,6 +11,7 @@ from __future__ import annotations
 from evenhand.page.figures.clients import distribution, gains, sorted_clients
 from evenhand.page.figures.groups import gaps, local_gaps, members
 from evenhand.page.figures.methods import front, gap_front, overview, verdicts
+from evenhand.page.figures.privacy import privacy_costs
 from evenhand.page.figures.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.figures.sweeps import sensitivity
 
@@ -27,6 +28,7 @@ __all__ = [
     "local_gaps",
     "members",
     "overview",
+    "privacy_costs",
     "sensitivity",
     "sorted_clients",
     "verdicts",

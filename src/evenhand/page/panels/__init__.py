@@ -10,6 +10,7 @@ from evenhand.page.panels.groups import groups
 from evenhand.page.panels.local import local_gaps
 from evenhand.page.panels.methods import front, overview, verdicts
 from evenhand.page.panels.panel import Panel
+from evenhand.page.panels.privacy import privacy_costs
 from evenhand.page.panels.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.panels.sweeps import sensitivity
 from evenhand.studies.findings import Findings
@@ -38,4 +39,5 @@ def all_panels(findings: Findings) -> Iterator[Panel]:
         found.append(client_weights(findings))
     if len(study.names("group")) > 1:
         found.append(group_weights(findings))
+    found.append(privacy_costs(findings))
     yield from (panel for panel in found if panel is not None)

@@ -12,8 +12,8 @@ def what_intervals_are(study: Study, comparison: Comparison) -> str:
     if comparison.over == "nothing":
         if not study.sampled:
             return (
-                "With one seed, and with the samples at the nodes, metrics across clients have no"
-                " intervals; run more seeds to get them."
+                "With one seed, and without results of single samples, metrics across clients have"
+                " no intervals; run more seeds to get them."
             )
         return f"With one seed, {study.measure.name} has no intervals; run more seeds to get them."
     about = {

@@ -117,6 +117,8 @@ def no_better_than_guessing(study: Study) -> str:
 
 def guess_merit(study: Study) -> float | None:
     """The mean merit over clients of a constant prediction; None where it is unknown."""
+    if study.sums_only:
+        return None
     cell, count = study.cells("client"), len(study.names("client"))
     merits = guessed(study.first, study.measure, cell, count)
     return None if merits is None else float(np.nanmean(merits))

@@ -53,21 +53,22 @@ def ledger(
     entries: list[Entry] = []
     if not study.sampled:
         return entries
-    seeds = study.judged_seeds
     for against in dict.fromkeys(
         label for label in (study.reference, study.alone) if label is not None
     ):
         for label in study.labels:
             if label != against:
                 for by in kinds:
-                    entries += _entries(study, label, against, by, seeds, level, least)
+                    entries += entries_of(study, label, against, by, level, least)
     return entries
 
 
-def _entries(
-    study: Study, label: str, against: str, by: str, seeds: Sequence[int], level: float, least: int
+def entries_of(
+    study: Study, label: str, against: str, by: str, level: float, least: int
 ) -> list[Entry]:
-    names, samples = study.names(by), study.sizes(by).tolist()
+    """Compare every client, group or team with any other method; without intervals and tests if
+    results of single samples are not known."""
+    names, samples, seeds = study.names(by), study.sizes(by).tolist(), study.judged_seeds
     if not names:
         return []
     new, old = (

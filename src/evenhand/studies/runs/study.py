@@ -139,6 +139,7 @@ class Study:
         return max(
             len(self.names("client")),
             *(len(run["federation"]["clients"]) for run in self.about if "federation" in run),
+            *(int((one.over_clients or {}).get("clients", 0)) for one in self.trials.values()),
             0,
         )
 
@@ -155,10 +156,8 @@ class Study:
         return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
-        methods = ", ".join(self.trained)
-        return (
-            f"<Study {self.name}: {methods}; {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}>"
-        )
+        methods, seeds = ", ".join(self.trained), len(self.seeds)
+        return f"<Study {self.name}: {methods}; {seeds} seed{'s' * (seeds != 1)}>"
 
     def trial(self, label: str | None = None, seed: int | None = None) -> Trial:
         """Model, scores and history of a method with a seed; by default of the first."""
