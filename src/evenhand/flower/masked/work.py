@@ -79,7 +79,7 @@ class Masking:
             raise RefusedMasks(error) from error
         return found
 
-    def _check(self, work: Work, task: Task, looks: bool | None) -> None:
+    def _check(self, work: Named, task: Task, looks: bool | None) -> None:
         number = records.whole(self.about, "client")
         self.cohort.check(self.node.key(), number, self.own, self.node.trust, self.told.settings)
         member = self.cohort.member(number)
