@@ -18,15 +18,15 @@ from evenhand.studies.specs.spec import Spec
 from tests.conftest import Call
 from tests.support import own_method, own_metrics
 from tests.support.commands import results
+from tests.support.warm import commands
 
 SMALL = ("--rounds", "2", "--clients", "4")
 
 
 def evenhand(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as it is installed, started in a directory."""
-    program = "import sys; from evenhand.cli import main; sys.path.pop(0); main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [commands() / "evenhand", *arguments],
         capture_output=True,
         text=True,
         cwd=directory,

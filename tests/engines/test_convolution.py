@@ -258,6 +258,75 @@ def test_pooling_takes_the_first_of_equals_as_torch_does() -> None:
     )
 
 
+def relu_then_pool(x: Tensor) -> Tensor:
+    return F.max_pool2d(F.relu(x), 2)
+
+
+def relu_then_places(x: Tensor) -> Tensor:
+    values, places = F.max_pool2d(F.relu(x), 2, return_indices=True)
+    return values * places
+
+
+def relu_changed_then_pool(x: Tensor) -> Tensor:
+    return F.max_pool2d(F.relu(x).mul_(-1), 2)
+
+
+def relu_of_what_is_changed_then_pool(x: Tensor) -> Tensor:
+    before = x * 1
+    active = F.relu(before)
+    before.add_(1)
+    return F.max_pool2d(active, 2) * before[..., ::2, ::2]
+
+
+def relu_then_pool_of_another(x: Tensor) -> Tensor:
+    return F.relu(x)[..., ::2, ::2] * F.max_pool2d(x, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        relu_then_pool,
+        relu_then_places,
+        relu_of_what_is_changed_then_pool,
+        relu_then_pool_of_another,
+    ],
+)
+def test_a_relu_after_the_pooling_changes_no_bit(function: Callable[[Tensor], Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-3, 2, (3, 2, 4, 8, 8), generator=generator).double()
+    x[0, 0, 0] = float("nan")
+
+    def value(x: Tensor, fast: bool) -> Tensor:
+        with FastLayers(True) if fast else nullcontext():
+            return (function(x) * torch.arange(16.0).reshape(4, 4)).sum()
+
+    found, right = (
+        vmap(grad(lambda x, fast=fast: value(x, fast)))(x).nan_to_num(7) for fast in (True, False)
+    )
+    assert torch.equal(found, right)
+
+
+def test_a_relu_that_is_changed_in_place_is_what_is_pooled() -> None:
+    x = torch.randn(3, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    with FastLayers(True):
+        found = vmap(relu_changed_then_pool)(x)
+    assert torch.equal(found, vmap(relu_changed_then_pool)(x))
+
+
+def test_a_traced_step_takes_the_relu_of_what_is_pooled() -> None:
+    from evenhand.engines.tracing import traced
+
+    loss, params, x, y = setting(chain, 3, torch.float32)
+    step = vmap(grad(loss))
+    graph = traced(lambda shared, own: step(own, x, y), {}, params)[0].graph
+    shapes = {
+        tuple(node.meta["tensor_meta"].shape[-2:])
+        for node in graph.nodes
+        if "relu" in str(node.target) or "threshold" in str(node.target)
+    }
+    assert shapes == {(6, 6), (2, 2)}  # not of the images of 12 x 12
+
+
 def test_one_client_gets_what_torch_gives() -> None:
     for build in (Mixed, chain):
         loss, params, x, y = setting(build, 1, torch.float32)

@@ -28,6 +28,7 @@ from pathlib import Path
 import sklearn
 
 from tests.support.transcripts import matches, refreshed
+from tests.support.warm import commands
 
 DIRECTIVES = {
     "file": "write the block to this file instead of running it",
@@ -172,7 +173,9 @@ class Page:
         return text.replace(str(directory), "/home/me").strip("\n")
 
     def _shell(self, block: Block, directory: Path, where: str) -> str:
-        bins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        bins = (
+            f"{commands()}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
         root = Path(__file__).parents[2]
         done = subprocess.run(
             ["bash", "-eu", "-o", "pipefail", "-c", block.text],

@@ -25,6 +25,7 @@ from evenhand.data.federation import Federation
 from evenhand.engines.batching import Batching, ChunkReply
 from evenhand.engines.chunks import Chunks
 from evenhand.engines.fold import Fold
+from evenhand.engines.freed import keep_freed_memory
 from evenhand.engines.memory import Memories
 from evenhand.engines.prepared import Prepared
 from evenhand.engines.threads import one_thread
@@ -43,6 +44,8 @@ class Simulator:
 
     def __init__(self, model: Model, federation: Federation, seed: int, batching: Batching) -> None:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching
+        if model.device.type == "cpu":
+            keep_freed_memory()
         self._chunks = Chunks(model, federation, batching)
         self._memories: Memories | None = None  # of all runs, see _keys
         # called while clients work; returns the next work
