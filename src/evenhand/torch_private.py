@@ -37,12 +37,14 @@ def _missing(name: str) -> EvenhandError:
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils._pytree import TreeSpec as TreeSpec
     from torch.utils._pytree import tree_flatten as tree_flatten
     from torch.utils._pytree import tree_map as tree_map
     from torch.utils._pytree import tree_unflatten as tree_unflatten
 else:
     OpOverload = look_up("_ops.OpOverload")
+    TorchDispatchMode = look_up("utils._python_dispatch.TorchDispatchMode")
     TreeSpec = look_up("utils._pytree.TreeSpec")
     tree_flatten = look_up("utils._pytree.tree_flatten")
     tree_map = look_up("utils._pytree.tree_map")
@@ -82,11 +84,6 @@ class _Compiling:
 
 # ``torch.compiler.is_compiling()`` is true inside, so that libraries avoid branches on values
 as_if_compiled = _Compiling().pretended
-
-
-def make_fx() -> Any:
-    """torch's tracer; loading it takes about a second."""
-    return look_up("fx.experimental.proxy_tensor.make_fx")
 
 
 def schema(operation: OpOverload) -> Any:

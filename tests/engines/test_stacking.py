@@ -205,7 +205,7 @@ def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:
         }
         for _ in range(4)
     ]
-    replayed = Replayed(step, calls_before=0)
+    replayed = Replayed(step)
     for inputs in given:
         twin = tree.map(torch.clone, inputs)
         expected, found = step(shared, inputs), replayed(shared, twin)

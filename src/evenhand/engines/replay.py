@@ -9,6 +9,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,78 +21,73 @@ from evenhand.engines.tracing import MOST_SHAPES, TreeFunction, shapes, traced, 
 from evenhand.errors import first_line
 from evenhand.tree import Tree
 
+Operations = Callable[..., Sequence[Tensor]]
+Trace = tuple[Operations, Tree]  # and the form of the result
 log = logging.getLogger(__name__)
-CALLS_BEFORE_TRACING = (
-    120  # tracing takes a quarter of a second and saves two milliseconds per call
-)
-MOST_AT_ONCE = 16  # steps in one call
+# optimising operations takes torch's interpreter longer than it saves
+unoptimised = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
+CALLS_BEFORE_TRACING = 5  # tracing takes as long as a few calls
 
 
 class Replayed:
     """A function of two trees, traced after a few calls with the same shapes."""
 
-    def __init__(self, function: TreeFunction, calls_before: int | None = None) -> None:
-        self.function, self.calls_before = function, calls_before
+    def __init__(self, function: TreeFunction) -> None:
+        self.function = function
         self.calls: dict[Any, int] = {}
-        self.traces: dict[Any, tuple[Callable[..., Sequence[Tensor]], Tree]] = {}
-        self.series: dict[Any, Callable[..., Tensor]] = {}
+        self.traces: dict[Any, Trace] = {}
         self.enabled = True
         self.tracing = threading.Lock()
 
     def __call__(self, shared: Tree, inputs: Tree) -> Tree:
-        if not self.enabled:
-            return self.function(shared, inputs)
         values = tree.leaves(shared) + tree.leaves(inputs)
-        key = shapes(values)
-        if key not in self.traces:
-            self.calls[key] = self.calls.get(key, 0) + 1
-            if (
-                self.calls[key]
-                <= (CALLS_BEFORE_TRACING if self.calls_before is None else self.calls_before)
-                or len(self.traces) >= MOST_SHAPES
-            ):
-                return self.function(shared, inputs)
-            with self.tracing:
-                if key not in self.traces and not self._trace(key, shared, inputs, values):
-                    return self.function(shared, inputs)
-        operations, form = self.traces[key]
-        results = iter(operations(*values))
+        trace = self._traced(shared, inputs, values)
+        if trace is None:
+            return self.function(shared, inputs)
+        operations, form = trace
+        with unoptimised():
+            results = iter(operations(*values))
         return tree.map(lambda _: next(results), form)
 
     def repeat(self, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
-        """Call the function, which changes ``inputs`` in place, once for each of ``batches``.
-
-        Once it is traced, one call does many steps.
-        """
+        """Call the function, which changes ``inputs`` in place, once for each of ``batches``,
+        which have the same shapes."""
         fixed = tree.leaves(shared) + tree.leaves(inputs)
-        changing = [tree.leaves(batch) for batch in batches]
-        trace = (
-            self.traces.get(shapes(fixed + changing[0]))
-            if self.enabled and len(batches) > 1
-            else None
-        )
-        if trace is None or not isinstance(trace[0], torch.jit.ScriptFunction):
-            for batch in batches:
-                self(shared, {**inputs, "batch": batch})
+        for number, batch in enumerate(batches):
+            values = fixed + tree.leaves(batch)
+            trace = self._traced(shared, {**inputs, "batch": batch}, values)
+            if trace is None:
+                self.function(shared, {**inputs, "batch": batch})
+                continue
+            with unoptimised():
+                trace[0](*values)
+                for other in batches[number + 1 :]:
+                    trace[0](*fixed, *tree.leaves(other))
             return
-        for first in range(0, len(changing), MOST_AT_ONCE):
-            some = changing[first : first + MOST_AT_ONCE]
-            key = (id(trace[0]), len(some))
-            values = fixed + [leaf for leaves in some for leaf in leaves]
-            if key not in self.series:
-                with self.tracing:
-                    self.series[key] = _repeated(trace[0], len(fixed), len(some[0]), values)
-            self.series[key](*values)
 
-    def _trace(self, key: Any, shared: Tree, inputs: Tree, values: list[Tensor]) -> bool:
+    def _traced(self, shared: Tree, inputs: Tree, values: list[Tensor]) -> Trace | None:
+        """The operations for values of these shapes, if they have come up often enough."""
+        if not self.enabled:
+            return None
+        key = shapes(values)
+        found = self.traces.get(key)
+        if found is None:
+            self.calls[key] = self.calls.get(key, 0) + 1
+            if self.calls[key] > CALLS_BEFORE_TRACING and len(self.traces) < MOST_SHAPES:
+                with self.tracing:
+                    if key not in self.traces and self.enabled:
+                        self._trace(key, shared, inputs, values)
+                found = self.traces.get(key)
+        return found
+
+    def _trace(self, key: Any, shared: Tree, inputs: Tree, values: list[Tensor]) -> None:
         try:
             graph, form = traced(self.function, shared, inputs)
         except Exception as error:
             self.enabled = False
             log.info("not replaying %s: %s", self.function, first_line(error))
-            return False
+            return
         self.traces[key] = (_interpreted(graph, values), form)
-        return True
 
 
 def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -115,21 +111,3 @@ def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequ
         log.info("replaying operations from Python: %s", first_line(error))
         return graph.forward
     return scripted
-
-
-def _repeated(
-    step: Callable[..., Sequence[Tensor]], fixed: int, changing: int, values: list[Tensor]
-) -> Callable[..., Tensor]:
-    """Several calls of a traced ``step`` in one; the last ``changing`` arguments differ by call."""
-
-    def many(*leaves: Tensor) -> Tensor:
-        for first in range(fixed, len(leaves), changing):
-            step(*leaves[:fixed], *leaves[first : first + changing])
-        return leaves[0]
-
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        together: Callable[..., Tensor] = torch.jit.trace(
-            many, tuple(map(twin, values)), check_trace=False
-        )  # type: ignore[no-untyped-call]
-    return together

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from evenhand import torch_private, tree
+from evenhand.engines.recording import recorded
 from evenhand.tree import Tree
 
 TreeFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
@@ -44,7 +45,7 @@ def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphMod
     values = [twin(leaf) for leaf in (*tree.leaves(shared), *tree.leaves(inputs))]
     device = values[0].device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        graph = torch_private.make_fx()(flat)(*values)
+        graph = recorded(flat, values)
     simplify(graph, device)
     return graph, form[0]
 
@@ -80,7 +81,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        found: Any = node.meta.get("tensor_meta")
+        found: Any = node.meta.get("kind")
         first: Any = node.args[0] if node.args else None
         if node.target in constants or node.target is aten.scalar_tensor.default:
             if (
@@ -98,7 +99,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
         elif node.target is aten.mul.Scalar and node.args[1] == 1:
             node.replace_all_uses_with(first)
         elif node.target in (aten.view.default, aten.expand.default, torch_private.unsafe_view):
-            before = first.meta.get("tensor_meta")
+            before = first.meta.get("kind")
             if before and found and before.shape == found.shape and before.stride == found.stride:
                 node.replace_all_uses_with(first)
         elif (

@@ -24,7 +24,6 @@ from evenhand.model import Model
 from evenhand.tree import Tree
 
 MEMORY_SHARE = 0.25  # share of the free memory for one chunk
-CALLS_OF_CONVOLUTIONS = 10  # before tracing, which saves tens of milliseconds per call
 # bytes of clients' values; with smaller chunks, threads wait for each other in Python
 WORTH_A_THREAD = 256 << 20
 
@@ -140,9 +139,7 @@ class SideBySide(Batching):
         if not self.settings.trace:
             return function
         if self._graphs is None:
-            return (
-                Replayed(function, CALLS_OF_CONVOLUTIONS) if self._in_blocks else Replayed(function)
-            )
+            return Replayed(function)
         return Captured(function, self._graphs, self.settings.compile if often else False)
 
     def copy(self, values: Tree, name: str) -> Tree:

@@ -1,0 +1,71 @@
+"""A function's operations are recorded as they are, and recorded only if they fit every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand.engines.recording import recorded
+
+Function = Callable[..., Sequence[Tensor]]
+
+
+def test_recorded_operations_give_the_same_bits_for_other_values() -> None:
+    labels = torch.tensor([0, 2, 1])
+
+    def function(w: Tensor, x: Tensor, room: Tensor) -> list[Tensor]:
+        def loss(w: Tensor, x: Tensor) -> Tensor:
+            return torch.nn.functional.cross_entropy(x @ w, labels) + (w**2).sum()
+
+        slopes = torch.func.vmap(torch.func.grad(loss))(w, x)
+        low, high = slopes.flatten(1).aminmax(dim=1)  # two results
+        count = torch.tensor([0.0])  # made from a number, then changed
+        count.add_(x[0, 0, 0])
+        torch.mul(slopes, 0.5, out=room)
+        w.sub_(room)
+        return [torch.cat([low, high]), count, w[0]]
+
+    def values(seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        w, x = (torch.randn(shape, generator=generator) for shape in ((2, 4, 3), (2, 3, 4)))
+        return [w, x, torch.zeros(2, 4, 3)]
+
+    graph = recorded(function, values(0))
+    for seed in (1, 2, 1):
+        mine, theirs = values(seed), values(seed)
+        results = zip(graph(*mine), function(*theirs), strict=True)
+        assert all(torch.equal(found, expected) for found, expected in results)
+        assert all(map(torch.equal, mine, theirs))  # changed in place alike
+
+
+def test_random_numbers_are_drawn_anew_at_every_call() -> None:
+    graph = recorded(lambda x: [x + torch.randn_like(x)], [torch.zeros(3)])
+    torch.manual_seed(0)
+    first, second = (graph(torch.zeros(3))[0] for _ in range(2))
+    torch.manual_seed(0)
+    assert torch.equal(first, torch.randn(3))
+    assert torch.equal(second, torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [x * x.sum().item()],
+        lambda x: [x if x.sum() > 0 else -x],
+        lambda x: [x[x > 0]],
+        lambda x: [x.nonzero()],
+        lambda x: [x.unique()],
+    ],
+    ids=["number", "branch", "mask", "nonzero", "unique"],
+)
+def test_a_function_that_depends_on_values_is_refused(function: Function) -> None:
+    with pytest.raises(ValueError, match="depends on values"):
+        recorded(function, [torch.tensor([1.0, -2.0, 3.0])])
+
+
+def test_an_index_of_numbers_is_an_input_like_others() -> None:
+    graph = recorded(lambda x, at: [x[at]], [torch.arange(4.0), torch.tensor([1, 0])])
+    assert graph(torch.arange(4.0), torch.tensor([3, 2]))[0].tolist() == [3, 2]
