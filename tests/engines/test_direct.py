@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from evenhand import torch_private
+from evenhand.engines.recording import recorded
 from evenhand.layers import direct, direct_plan, kernels
 from evenhand.layers.convolution import Geometry
 from evenhand.layers.forms import FORMS
@@ -204,7 +205,7 @@ def step(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tens
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_fused_step_is_the_step(turned: bool) -> None:
     weights, *rest = operands(turned)
-    graph = torch_private.make_fx()(step)(weights.clone(), *rest)
+    graph = recorded(step, (weights.clone(), *rest))
     assert fuse_updates(graph) == 1
     assert "bmm" not in graph.code
     own, right = weights.clone(), weights.double()
@@ -222,8 +223,8 @@ def test_a_fused_step_of_rounded_factors_is_exact_for_them() -> None:
     torch.testing.assert_close(weights, expected.float(), rtol=1e-5, atol=1e-5)
 
 
-def traced(function: object, *given: Tensor) -> int:
-    return fuse_updates(torch_private.make_fx()(function)(*given))
+def fused(function: Callable[..., list[Tensor]], *given: Tensor) -> int:
+    return fuse_updates(recorded(function, given))
 
 
 def test_a_gradient_that_is_needed_elsewhere_is_kept() -> None:
@@ -232,7 +233,7 @@ def test_a_gradient_that_is_needed_elsewhere_is_kept() -> None:
         weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
         return [gradient.sum()]
 
-    assert traced(keeps, *operands(False)) == 0
+    assert fused(keeps, *operands(False)) == 0
 
 
 def test_a_product_with_weights_that_change_is_not_moved() -> None:
@@ -243,10 +244,10 @@ def test_a_product_with_weights_that_change_is_not_moved() -> None:
         weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
         return [rates + 1]
 
-    assert traced(tied, *operands(False)) == 0
+    assert fused(tied, *operands(False)) == 0
 
 
 def test_a_product_over_many_samples_is_left_to_torch() -> None:
     weights, _, _, rates = operands(False)
     many = torch.zeros(CLIENTS, 1000, COLUMNS), torch.zeros(CLIENTS, 1000, ROWS)
-    assert traced(step, weights, *many, rates) == 0
+    assert fused(step, weights, *many, rates) == 0

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenhand import torch_private
+from evenhand.engines.recording import recorded
 from evenhand.layers import choices, kernels, lstm_steps, recurrence
 from tests.support.interpreter import INTERPRETED, run_in_interpreter
 
@@ -170,7 +170,7 @@ def test_each_direction_is_one_operation_for_torch() -> None:
         )
         return found
 
-    graph = torch_private.make_fx()(gradient)(shares, bias, weight)
+    graph = recorded(gradient, (shares, bias, weight))
     called = [str(node.target) for node in graph.graph.nodes]
     for name in ("evenhand.lstm_steps.default", "evenhand.lstm_steps_back.default"):
         assert called.count(name) == 1

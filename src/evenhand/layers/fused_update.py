@@ -72,7 +72,7 @@ def fuse_updates(module: GraphModule) -> int:
         if found is None or not _fits(values, rates):
             continue
         (a, b), turned = found
-        if a.meta["tensor_meta"].shape[2] > MOST_DEPTH or {_origin(a), _origin(b)} & changed:
+        if a.meta["kind"].shape[2] > MOST_DEPTH or {_origin(a), _origin(b)} & changed:
             continue
         with graph.inserting_before(node):
             if turned:
@@ -95,7 +95,7 @@ def _mutates(node: Node) -> bool:
 
 def _fits(values: Any, rates: Any) -> bool:
     """Whether a program can change these values in place, with one rate for each client."""
-    form, of_rates = values.meta.get("tensor_meta"), rates.meta.get("tensor_meta")
+    form, of_rates = values.meta.get("kind"), rates.meta.get("kind")
     return (
         values.op == "placeholder"
         and form is not None
@@ -114,7 +114,7 @@ def _product(node: Any) -> tuple[tuple[Node, Node], bool] | None:
     while isinstance(node, Node) and len(node.users) == 1:
         if node.target is aten.bmm.default:
             a, b = node.args
-            ready = isinstance(a, Node) and isinstance(b, Node) and "tensor_meta" in a.meta
+            ready = isinstance(a, Node) and isinstance(b, Node) and "kind" in a.meta
             return ((a, b), turned) if ready else None  # type: ignore[return-value]
         if (node.target is aten.transpose.int and set(node.args[1:]) == {1, 2}) or (
             node.target is aten.permute.default and node.args[1] == [0, 2, 1]
