@@ -68,7 +68,7 @@ def train(directory: Path) -> float:
 
     begin = time.perf_counter()
     planned = check_comparison(Spec.from_toml(SPEC, "the benchmark's spec"))
-    execute_comparison(planned, directory, lambda seed, method: lambda done, row: None)
+    execute_comparison(planned, directory, lambda *_, **__: lambda done, row: None)
     return time.perf_counter() - begin
 
 
