@@ -49,6 +49,18 @@ def test_idle_threads_sleep_unless_the_user_chose_otherwise(
     assert done.stdout.split() == [count, "False"]
 
 
+def test_commands_keep_numpy_to_one_thread_without_loading_it() -> None:
+    kept = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    look = (
+        "import os, sys, evenhand; assert 'OPENBLAS_NUM_THREADS' not in os.environ;"
+        "import evenhand.cli; print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=kept, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]
+
+
 @pytest.mark.parametrize(
     "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
 )
