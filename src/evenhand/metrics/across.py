@@ -38,6 +38,7 @@ from evenhand.metrics.client_values import (
 )
 from evenhand.metrics.posterior import posterior
 from evenhand.metrics.spread import SPREAD, best, tenth, worst
+from evenhand.metrics.student import quantile
 from evenhand.metrics.uncertainty import OVER, Interval
 
 # for non-negative values: errors, not merits
@@ -233,8 +234,6 @@ def _of_such(
     clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
     """Intervals for clients like these; NaN for the smallest and largest, and with one client."""
-    from scipy import stats
-
     n = len(clients.samples)
     if n < 2:
         return {}
@@ -246,7 +245,7 @@ def _of_such(
         # a client with a large weight dominates the mean, and few others are left to show how
         # clients differ
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
-        t = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
+        t = float(quantile((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
         z = NormalDist().inv_cdf((1 + level) / 2)
         direct[name] = clients.around(float(value), weight, t * error, z)
     drawn = clients.of_truth(posterior(clients.observed, draws, rng, POPULATION).population)
