@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -27,10 +28,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.machine import describe
-from examples import make_patients
 
 ROWS, CLIENTS, SEED = 100_000, 50, 7
-SRC = Path(__file__).resolve().parent.parent / "src"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Command(NamedTuple):
@@ -56,14 +56,15 @@ class Used(NamedTuple):
 
 def write_patients(path: Path) -> None:
     """A table of patients in hospitals of very different size; most measure glucose fasting."""
+    example = runpy.run_path(str(ROOT / "examples" / "make_patients.py"))
     rng = np.random.default_rng(SEED)
     sizes = np.maximum((rng.dirichlet(np.full(CLIENTS, 5.0)) * ROWS).astype(int), 50)
     sizes[0] += ROWS - sizes.sum()
     tables = []
     for number, rows in enumerate(sizes):
         name, women = f"hospital {number:02}", float(rng.uniform(0.3, 0.7))
-        make_patients.HOSPITALS[name] = (int(rows), women, bool(rng.random() < 0.85))
-        tables.append(make_patients.patients(name, rng))
+        example["HOSPITALS"][name] = (int(rows), women, bool(rng.random() < 0.85))
+        tables.append(example["patients"](name, rng))
     pd.concat(tables).to_csv(path, index=False)
 
 
@@ -107,7 +108,7 @@ def main() -> None:
             if arguments.against is not None:
                 then = used(command, directory, f"{name}-before", arguments.against.resolve())
                 before = (f"{then.cpu:.1f}", f"{then.memory:.2f}")
-            now = used(command, directory, name, SRC)
+            now = used(command, directory, name, ROOT / "src")
             bars = f"≤ {command.most_seconds:g} s, ≤ {command.most_memory:g} GB"
             print(
                 f"| `evenhand {' '.join(command.arguments)}` | {before[0]} | {before[1]} |"

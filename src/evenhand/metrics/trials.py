@@ -35,7 +35,6 @@ Ints = NDArray[np.int64]
 # numbers that move with all merits
 PLACES = ("mean", "pooled", "worst10", "best10", "min", "max")
 ENOUGH = 400  # draws, for correlations
-AT_ONCE = 1 << 26  # bytes of drawn merits that are summarised together
 
 
 @dataclass(frozen=True)
@@ -134,10 +133,9 @@ def trials(
             np.maximum(size, 1.0) * (len(values) + 2)
         )
         merits = -np.sqrt(np.maximum(of_trials, 0.0)) if squared else of_trials
-        for some in np.array_split(merits, max(1, merits.nbytes // AT_ONCE)):
-            given, sizes = together_and_sizes(some)
-            for name, number in SPREAD.items():
-                drawn[name].append(number(sizes if name in OF_SHARES else given))
+        given, sizes = together_and_sizes(merits)
+        for name, number in SPREAD.items():
+            drawn[name].append(number(sizes if name in OF_SHARES else given))
         drawn["pooled"].append(pooled(of_trials, size))  # its root would not change correlations
     return Trials(
         one, {name: _correlation(np.concatenate(parts)) for name, parts in drawn.items()}, level

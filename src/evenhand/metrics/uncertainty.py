@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 OVER = ("samples", "clients", "both")
 LEAST_CHANCE = float(np.finfo(np.float64).tiny)  # a p-value is never 0
-AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
+AT_ONCE = 1 << 24  # bytes of drawn means, of which several copies are made
 
 
 class Interval(NamedTuple):
