@@ -35,6 +35,7 @@ docs-serve: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.speed cpu --check
 	$(BIN)/python -m benchmarks.startup --check
+	$(BIN)/python -m benchmarks.commands --check
 	$(BIN)/python -m benchmarks.population --check
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.models

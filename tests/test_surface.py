@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,37 @@ def test_all_names_exist_and_nothing_else_is_listed() -> None:
         assert getattr(eh, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'FedAverage'"):
         eh.FedAverage  # noqa: B018 (the access is the test)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=["default", "own count", "own policy"],
+)
+def test_idle_threads_sleep_unless_the_user_chose_otherwise(
+    chosen: dict[str, str], count: str
+) -> None:
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    look = (
+        "import os, sys, evenhand; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=kept | chosen, capture_output=True, text=True, check=True
+    )
+    # OpenMP reads it once, when torch is imported
+    assert done.stdout.split() == [count, "False"]
+
+
+def test_commands_keep_numpy_to_one_thread_without_loading_it() -> None:
+    kept = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    look = (
+        "import os, sys, evenhand; assert 'OPENBLAS_NUM_THREADS' not in os.environ;"
+        "import evenhand.cli; print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=kept, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]
 
 
 @pytest.mark.parametrize(

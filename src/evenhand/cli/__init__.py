@@ -6,7 +6,13 @@ fast.
 
 from __future__ import annotations
 
+import os
+
 import click
+
+# NumPy's products here are small: two threads would mostly wait for each other. With one, results
+# also do not depend on the number of cores. It is read when NumPy is imported, by a command.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import evenhand
 from evenhand.cli.audit import audit

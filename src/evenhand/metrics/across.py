@@ -20,7 +20,6 @@ the truth somewhat more often than their level.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
@@ -37,7 +36,8 @@ from evenhand.metrics.client_values import (
     Means,
 )
 from evenhand.metrics.posterior import posterior
-from evenhand.metrics.spread import SPREAD, best, tenth, worst
+from evenhand.metrics.spread import SPREAD, best, tenth, together_and_sizes, worst
+from evenhand.metrics.student import quantile
 from evenhand.metrics.uncertainty import OVER, Interval
 
 # for non-negative values: errors, not merits
@@ -167,7 +167,7 @@ def _intervals(
     require_number("level", level, "(0, 1)")
     require_whole("draws", draws, 1)
     merit = clients.merit
-    values = {name: float(number(merit)) for name, number in _numbers(len(merit)).items()} | {
+    values = {name: float(number) for name, number in _numbers(merit, len(merit)).items()} | {
         "pooled": math.nan
     }
     if not len(merit):
@@ -182,24 +182,15 @@ def _intervals(
     }
 
 
-def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
-    """Functions from merits (..., n) to metrics across clients.
+def _numbers(merit: Floats, clients: int) -> dict[str, Floats]:
+    """Metrics across clients of merits (..., n).
 
     The entropy of more or fewer than ``clients`` is scaled to what ``clients`` would have.
     """
-
-    def of(name: str) -> Callable[[Floats], Floats]:
-        number = SPREAD[name]
-        if name == "entropy":
-            return lambda merit: (
-                1
-                - (1 - number(np.abs(merit)))
-                * math.log(max(2, merit.shape[-1]))
-                / math.log(max(2, clients))
-            )
-        return (lambda merit: number(np.abs(merit))) if name in OF_SHARES else number
-
-    return {name: of(name) for name in SPREAD}
+    given, sizes = together_and_sizes(merit)
+    found = {name: number(sizes if name in OF_SHARES else given) for name, number in SPREAD.items()}
+    mine, theirs = (math.log(max(2, n)) for n in (merit.shape[-1], clients))
+    return found | {"entropy": 1 - (1 - found["entropy"]) * mine / theirs}
 
 
 def _of_these(
@@ -233,8 +224,6 @@ def _of_such(
     clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
     """Intervals for clients like these; NaN for the smallest and largest, and with one client."""
-    from scipy import stats
-
     n = len(clients.samples)
     if n < 2:
         return {}
@@ -246,7 +235,7 @@ def _of_such(
         # a client with a large weight dominates the mean, and few others are left to show how
         # clients differ
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
-        t = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
+        t = float(quantile((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
         z = NormalDist().inv_cdf((1 + level) / 2)
         direct[name] = clients.around(float(value), weight, t * error, z)
     drawn = clients.of_truth(posterior(clients.observed, draws, rng, POPULATION).population)
@@ -263,8 +252,8 @@ def _plausible_ends(
     observed.
     """
     found = {}
-    for name, number in _numbers(len(clients.samples)).items():
-        low, high = np.quantile(number(drawn), [(1 - level) / 2, (1 + level) / 2]).tolist()
+    for name, number in _numbers(drawn, len(clients.samples)).items():
+        low, high = np.quantile(number, [(1 - level) / 2, (1 + level) / 2]).tolist()
         found[name] = (low, high)
     least, most = clients.possible
     if worst(clients.merit) == least:

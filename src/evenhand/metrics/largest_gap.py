@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require_number
+from evenhand.metrics.student import beyond, quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -109,24 +110,24 @@ def critical(groups: int, level: float, freedom: float = math.inf) -> float:
     >>> round(critical(2, 0.95), 3), round(critical(4, 0.95), 3)
     (1.96, 2.569)
     """
-    from scipy import stats
-
     require_number("level", level, "(0, 1)")
     if groups < 2:
         return 0.0
     if groups == 2:
-        return float(stats.t.isf((1 - level) / 2, freedom))
+        return -float(quantile((1 - level) / 2, freedom))
+    from scipy import stats
+
     return float(stats.studentized_range.ppf(level, groups, freedom)) / math.sqrt(2)
 
 
 def chance(groups: int, z: float, freedom: float = math.inf) -> float:
     """That some standardised difference of ``groups`` equal groups is beyond z."""
-    from scipy import stats
-
     if groups < 2:
         return math.nan
     # far out, where the sum over pairs is exact and an integral is not
-    most = groups * (groups - 1) * float(stats.t.sf(z, freedom))
+    most = groups * (groups - 1) * float(beyond(z, freedom))
     if groups == 2 or most < 1e-6:
         return min(1.0, most)
+    from scipy import stats
+
     return float(np.clip(stats.studentized_range.sf(math.sqrt(2) * z, groups, freedom), 0.0, 1.0))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require, require_number
+from evenhand.metrics.student import beyond, quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,8 +91,6 @@ class Gains:
                 sample gains or loses (Bonett and Price, 2012).
             reach: how much these gain or lose, see :func:`reach_of`.
         """
-        from scipy import stats
-
         require_number("level", level, "(0, 1)")
         seeds, added = len(self.total), 2.0 if bounded else 0.0
         enough = self.count >= (1 if bounded else 2)
@@ -107,12 +106,12 @@ class Gains:
         uncertain = of_seeds**2 / max(1, seeds - 1) + (0.0 if bounded else of_samples**2 / (m - 1))
         error = np.sqrt(of_samples + of_seeds)
         freedom = np.where(uncertain > 0, error**4 / np.where(uncertain > 0, uncertain, 1.0), MANY)
-        half = stats.t.ppf((1 + level) / 2, freedom) * error
+        half = quantile((1 + level) / 2, freedom) * error
         certain = error == 0
         p = np.where(
             certain,
             centre == 0,
-            2 * stats.t.sf(np.abs(centre) / np.where(certain, 1.0, error), freedom),
+            2 * beyond(np.abs(centre) / np.where(certain, 1.0, error), freedom),
         )
         bound = 1.0 if bounded else np.inf
         low = np.maximum(-bound, np.minimum(centre - half, mean))

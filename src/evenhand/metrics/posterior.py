@@ -14,7 +14,7 @@ large says nothing about its kind.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,9 +241,9 @@ def posterior(observed: Observations, draws: int, rng: np.random.Generator, size
     fit = observed.fit(first, centre, width)  # (u, G)
     fit -= fit.max(1, keepdims=True)
 
-    def one_of(log_chance: Floats) -> Ints:
-        """A column for each row, by its chance."""
-        cumulated = np.cumsum(np.exp(log_chance - log_chance.max(-1, keepdims=True)), -1)
+    def one_of(log_chance: Floats, alike: Any = ...) -> Ints:
+        """A column for each row, by its chance; ``alike``: the rows of these, some the same."""
+        cumulated = np.cumsum(np.exp(log_chance - log_chance.max(-1, keepdims=True)), -1)[alike]
         return np.asarray(
             (cumulated < rng.random(cumulated.shape[:-1])[..., None] * cumulated[..., -1:]).sum(-1)
         )
@@ -255,7 +255,8 @@ def posterior(observed: Observations, draws: int, rng: np.random.Generator, size
     share = np.log(rng.dirichlet(np.ones(KINDS), chains))  # (chains, K)
     rows, clients, population = np.arange(chains)[:, None], [], []
     for step in range(WARM_UP + -(-draws // chains)):
-        kind = one_of((fit[:, kinds].transpose(1, 0, 2) + share[:, None])[:, alike])  # (chains, n)
+        mine = fit[:, kinds].transpose(1, 0, 2) + share[:, None]  # (chains, u, K)
+        kind = one_of(mine, np.s_[:, alike])  # (chains, n)
         place = (rows * KINDS + kind) * len(first) + alike
         members = np.bincount(place.ravel(), minlength=chains * KINDS * len(first)).reshape(
             -1, len(first)

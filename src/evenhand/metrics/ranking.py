@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.metrics.pairwise import NOTHING, kish
+from evenhand.metrics.student import quantile
 from evenhand.metrics.uncertainty import Interval, wilson
 
 Floats = NDArray[np.float64]
@@ -48,11 +49,11 @@ def auc_interval(value: float, positives: float, negatives: float, level: float 
     It inverts Hanley and McNeil's variance at the ends, so it stays in [0, 1] and has a width even
     at an AUC of 1. The numbers of samples may be effective ones.
     """
-    from scipy import optimize, stats
+    from scipy import optimize, special
 
     if not (positives > 0 and negatives > 0) or math.isnan(value):
         return NOTHING
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(special.ndtri((1 + level) / 2))
     more = max(0.0, (positives + negatives) / 2 - 1)
 
     def error(theta: float) -> float:
@@ -75,8 +76,6 @@ def bias(
     score: ArrayLike, positive: ArrayLike, weight: ArrayLike | None = None, level: float = 0.95
 ) -> Interval:
     """Mean score minus share of positive samples, with Student's interval; + is too high."""
-    from scipy import stats
-
     given, found, weights = _samples(score, positive, weight)
     if not len(given):
         return NOTHING
@@ -86,7 +85,7 @@ def bias(
     seen = float(weights @ (apart - value) ** 2 / total) * size / max(1.0, size - 1)
     # scores without any error still leave the variance of a share of 0 among so many
     spread = max(seen, (size + 1) / (size + 2) ** 2)
-    half = float(stats.t.ppf((1 + level) / 2, max(1.0, size - 1))) * math.sqrt(spread / size)
+    half = float(quantile((1 + level) / 2, max(1.0, size - 1))) * math.sqrt(spread / size)
     return Interval(value, max(-1.0, value - half), min(1.0, value + half))
 
 

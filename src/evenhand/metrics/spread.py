@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +20,36 @@ from evenhand.errors import require_number
 Floats = NDArray[np.float64]
 
 
-def mean(values: ArrayLike) -> Floats:
+class Rows:
+    """Values (rows, clients) without NaN, and what several measures need, computed once."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values, self.clients = values, values.shape[-1]
+
+    @cached_property
+    def ordered(self) -> Floats:
+        return np.sort(self.values)
+
+    @cached_property
+    def sum(self) -> Floats:
+        return np.asarray(self.values.sum(-1))
+
+    @cached_property
+    def mean(self) -> Floats:
+        return np.asarray(self.values.mean(-1))
+
+    @cached_property
+    def variance(self) -> Floats:
+        return np.asarray(self.values.var(-1))
+
+    @cached_property
+    def jain(self) -> Floats:
+        return _ratio(self.sum**2, self.clients * (self.values**2).sum(-1), 1.0)
+
+
+def mean(values: ArrayLike | Together) -> Floats:
     """The plain mean: every client counts once."""
-    return _over_clients(lambda a: a.mean(-1), values)
+    return _over_clients(lambda a: a.mean, values)
 
 
 def pooled(values: ArrayLike, counts: ArrayLike) -> Floats:
@@ -33,16 +62,16 @@ def pooled(values: ArrayLike, counts: ArrayLike) -> Floats:
     )
 
 
-def worst(values: ArrayLike, share: float = 0.1) -> Floats:
+def worst(values: ArrayLike | Together, share: float = 0.1) -> Floats:
     """The mean over the floor(share * n) clients with the smallest values, at least one."""
     require_number("share", share, "(0, 1]")
-    return _over_clients(lambda a: np.sort(a)[..., : tenth(a.shape[-1], share)].mean(-1), values)
+    return _over_clients(lambda a: a.ordered[..., : tenth(a.clients, share)].mean(-1), values)
 
 
-def best(values: ArrayLike, share: float = 0.1) -> Floats:
+def best(values: ArrayLike | Together, share: float = 0.1) -> Floats:
     """The mean over the floor(share * n) clients with the largest values, at least one."""
     require_number("share", share, "(0, 1]")
-    return _over_clients(lambda a: np.sort(a)[..., -tenth(a.shape[-1], share) :].mean(-1), values)
+    return _over_clients(lambda a: a.ordered[..., -tenth(a.clients, share) :].mean(-1), values)
 
 
 def tenth(clients: int, share: float = 0.1) -> int:
@@ -54,72 +83,70 @@ def tenth(clients: int, share: float = 0.1) -> int:
     return max(1, math.floor(share * clients + 1e-9))
 
 
-def smallest(values: ArrayLike) -> Floats:
+def smallest(values: ArrayLike | Together) -> Floats:
     """The value of the worst client."""
-    return _over_clients(lambda a: a.min(-1), values)
+    return _over_clients(lambda a: a.values.min(-1), values)
 
 
-def largest(values: ArrayLike) -> Floats:
+def largest(values: ArrayLike | Together) -> Floats:
     """The value of the best client."""
-    return _over_clients(lambda a: a.max(-1), values)
+    return _over_clients(lambda a: a.values.max(-1), values)
 
 
-def variance(values: ArrayLike) -> Floats:
+def variance(values: ArrayLike | Together) -> Floats:
     """Of the population: squared differences from the mean, divided by n."""
-    return _over_clients(lambda a: a.var(-1), values)
+    return _over_clients(lambda a: a.variance, values)
 
 
-def std(values: ArrayLike) -> Floats:
+def std(values: ArrayLike | Together) -> Floats:
     """Standard deviation of the population."""
-    return _over_clients(lambda a: a.std(-1), values)
+    return _over_clients(lambda a: np.sqrt(a.variance), values)
 
 
-def variation(values: ArrayLike) -> Floats:
+def variation(values: ArrayLike | Together) -> Floats:
     """Coefficient of variation: standard deviation over mean; 0 if all values are 0."""
-    return _over_clients(lambda a: _ratio(a.std(-1), a.mean(-1), 0.0), values)
+    return _over_clients(lambda a: _ratio(np.sqrt(a.variance), a.mean, 0.0), values)
 
 
-def jain(values: ArrayLike) -> Floats:
+def jain(values: ArrayLike | Together) -> Floats:
     """Jain's index (sum a)^2 / (n sum a^2): 1 if all are equal, 1/n if one has everything."""
-    return _over_clients(
-        lambda a: _ratio(a.sum(-1) ** 2, a.shape[-1] * (a**2).sum(-1), 1.0), values
-    )
+    return _over_clients(lambda a: a.jain, values)
 
 
-def cosine(values: ArrayLike) -> Floats:
+def cosine(values: ArrayLike | Together) -> Floats:
     """Cosine of the angle between the values and equal ones: the square root of Jain's index."""
-    return np.sqrt(jain(values))
+    return _over_clients(lambda a: np.sqrt(a.jain), values)
 
 
-def gini(values: ArrayLike) -> Floats:
+def gini(values: ArrayLike | Together) -> Floats:
     """Gini coefficient: the mean difference of two clients over twice the mean.
 
     0 if all are equal, at most 1 - 1/n.
     """
 
-    def of(a: Floats) -> Floats:
-        n = a.shape[-1]
+    def of(a: Rows) -> Floats:
+        n = a.clients
         return np.asarray(
-            _ratio(2 * (np.arange(1, n + 1) * np.sort(a)).sum(-1), n * a.sum(-1), (n + 1) / n)
+            _ratio(2 * (np.arange(1, n + 1) * a.ordered).sum(-1), n * a.sum, (n + 1) / n)
             - (n + 1) / n
         )
 
     return _over_clients(of, values)
 
 
-def entropy(values: ArrayLike) -> Floats:
+def entropy(values: ArrayLike | Together) -> Floats:
     """Entropy of the shares a_i / sum a, over its largest value log n.
 
     1 if all are equal, 0 if one has everything.
     """
 
-    def of(a: Floats) -> Floats:
-        n = a.shape[-1]
-        share = _ratio(a, a.sum(-1, keepdims=True), 1 / n)
+    def of(a: Rows) -> Floats:
+        n = a.clients
+        share = _ratio(a.values, a.sum[..., None], 1 / n)
         surprise = -np.log(np.where(share > 0, share, 1.0))
-        return (
-            np.asarray((share * surprise).sum(-1) / math.log(n)) if n > 1 else np.ones(a.shape[:-1])
-        )
+        if n == 1:
+            return np.ones(len(a.values))
+        return np.asarray((share * surprise).sum(-1) / math.log(n))
 
     return _over_clients(of, values)
 
@@ -131,7 +158,7 @@ def percentiles(values: ArrayLike, at: ArrayLike = (0, 5, 10, 25, 50, 75, 90, 95
     return np.percentile(kept, np.asarray(at)) if len(kept) else np.full(np.shape(at), math.nan)
 
 
-SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
+SPREAD: dict[str, Callable[[ArrayLike | Together], Floats]] = {
     "mean": mean,
     "worst10": worst,
     "best10": best,
@@ -147,21 +174,38 @@ SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
 }
 
 
-def _over_clients(function: Callable[[Floats], Floats], values: ArrayLike) -> Floats:
-    """Apply a function of (rows, clients) to rows without NaN, rows with the same gaps at once."""
-    given = np.asarray(values, np.float64)
-    rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
-    there = ~np.isnan(rows)
-    found = np.full(len(rows), np.nan)
-    if there.size and there.all():
-        found = function(rows)
-    else:
+class Together:
+    """The same values for several of these functions, which share what they compute."""
+
+    def __init__(self, values: ArrayLike) -> None:
+        given = np.asarray(values, np.float64)
+        self.shape = given.shape[:-1]
+        rows = given.reshape(math.prod(self.shape), given.shape[-1])
+        there = ~np.isnan(rows)
+        self.parts: list[tuple[Any, Rows]] = []  # rows with the same gaps, and their values
+        if there.size and there.all():
+            self.parts.append((slice(None), Rows(rows)))
+            return
         patterns, which = np.unique(there, axis=0, return_inverse=True)
         for place, kept in enumerate(patterns):
             alike = which.reshape(-1) == place
             if kept.any():
-                found[alike] = function(rows[alike][:, kept])
-    return np.asarray(found, np.float64).reshape(given.shape[:-1])
+                self.parts.append((alike, Rows(rows[alike][:, kept])))
+
+
+def together_and_sizes(values: Floats) -> tuple[Together, Together]:
+    """The values, and their absolute ones, which are the same if none is negative."""
+    given = Together(values)
+    return given, Together(np.abs(values)) if bool((values < 0).any()) else given
+
+
+def _over_clients(function: Callable[[Rows], Floats], values: ArrayLike | Together) -> Floats:
+    """Apply a function to the rows without their NaN."""
+    given = values if isinstance(values, Together) else Together(values)
+    found = np.full(math.prod(given.shape), np.nan)
+    for rows, part in given.parts:
+        found[rows] = function(part)
+    return found.reshape(given.shape)
 
 
 def _ratio(above: Floats, below: Floats, otherwise: float) -> Floats:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from evenhand.errors import require, require_number
 from evenhand.metrics.ledger import MANY, Judged
+from evenhand.metrics.student import beyond, quantile
 from evenhand.metrics.uncertainty import Interval
 
 Floats = NDArray[np.float64]
@@ -33,22 +34,18 @@ class Estimate(NamedTuple):
 
     def interval(self, level: float) -> Interval:
         """The middle and Student's quantile times the error on both sides."""
-        from scipy import stats
-
         require_number("level", level, "(0, 1)")
-        half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        half = float(quantile((1 + level) / 2, self.freedom)) * self.error
         return Interval(self.value, self.middle - half, self.middle + half)
 
     @property
     def p(self) -> float:
         """The p-value for a true value of 0; never 0 itself."""
-        from scipy import stats
-
         if math.isnan(self.error) or math.isnan(self.middle):
             return math.nan
         if self.error == 0:
             return 1.0 if self.middle == 0 else sys.float_info.min
-        tail = 2 * float(stats.t.sf(abs(self.middle) / self.error, self.freedom))
+        tail = 2 * float(beyond(abs(self.middle) / self.error, self.freedom))
         return max(tail, sys.float_info.min)
 
     def at_least(self, error: float) -> Estimate:

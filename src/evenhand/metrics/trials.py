@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from evenhand.errors import require
 from evenhand.metrics.across import OF_SHARES, accuracy_intervals, mean_intervals, merit_intervals
 from evenhand.metrics.influence import effective_counts, relative_spread
-from evenhand.metrics.spread import SPREAD, pooled
+from evenhand.metrics.spread import SPREAD, pooled, together_and_sizes
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 
 Floats = NDArray[np.float64]
@@ -133,8 +133,9 @@ def trials(
             np.maximum(size, 1.0) * (len(values) + 2)
         )
         merits = -np.sqrt(np.maximum(of_trials, 0.0)) if squared else of_trials
+        given, sizes = together_and_sizes(merits)
         for name, number in SPREAD.items():
-            drawn[name].append(number(np.abs(merits) if name in OF_SHARES else merits))
+            drawn[name].append(number(sizes if name in OF_SHARES else given))
         drawn["pooled"].append(pooled(of_trials, size))  # its root would not change correlations
     return Trials(
         one, {name: _correlation(np.concatenate(parts)) for name, parts in drawn.items()}, level

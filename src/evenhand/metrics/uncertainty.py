@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require, require_choice, require_number, require_whole
+from evenhand.metrics.student import beyond, quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 OVER = ("samples", "clients", "both")
 LEAST_CHANCE = float(np.finfo(np.float64).tiny)  # a p-value is never 0
-AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
+AT_ONCE = 1 << 24  # bytes of drawn means, of which several copies are made
 
 
 class Interval(NamedTuple):
@@ -57,15 +58,13 @@ def over_seeds(values: Sequence[float], level: float = 0.95, floor: float = 0.0)
         floor: the smallest standard error of the mean to assume, for seeds that agree by chance or
             because they share test samples. Without it, the ends are NaN if all seeds agree.
     """
-    from scipy import stats
-
     require_number("level", level, "(0, 1)")
     given = np.asarray(values, np.float64)
     mean = float(given.mean()) if len(given) else np.nan
     error = _error_of_mean(given, floor)
     if np.isnan(error):
         return Interval(mean, np.nan, np.nan)
-    half = float(stats.t.ppf((1 + level) / 2, len(given) - 1)) * error
+    half = float(quantile((1 + level) / 2, len(given) - 1)) * error
     return Interval(mean, mean - half, mean + half)
 
 
@@ -80,8 +79,6 @@ def paired(
     See :func:`over_seeds` for ``floor``. Without spread and floor, the p-value is NaN, or 1 for no
     difference.
     """
-    from scipy import stats
-
     require(
         len(values) == len(reference),
         "paired values need one for each seed of both, got {} and {}",
@@ -93,7 +90,7 @@ def paired(
     error = _error_of_mean(differences, floor)
     if np.isnan(error):
         return interval, 1.0 if len(differences) > 1 and interval.value == 0 else np.nan
-    p = 2 * stats.t.sf(abs(interval.value) / error, len(differences) - 1)
+    p = 2 * beyond(abs(interval.value) / error, len(differences) - 1)
     return interval, max(float(p), LEAST_CHANCE)
 
 
