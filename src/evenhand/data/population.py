@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -182,6 +183,11 @@ class Population:
     def name(self, client: int) -> str:
         """Return a client's name, or its number if it has none."""
         return str(client) if self.names is None else self.names[client]
+
+    @cached_property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all clients; a million strings are made only once."""
+        return self.names or tuple(map(str, range(self.clients)))
 
     def counts(self, part: str) -> Tensor:
         """Return (n, A) samples per client and group in "train", "val" or "test"; (n, 1) without

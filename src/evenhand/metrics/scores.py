@@ -56,11 +56,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         )
         for _ in range(n)
     ]
-    names = (
-        [population.name(client) for client in range(population.clients)]
-        if by_client
-        else ["everyone"]
-    )
+    names = population.all_names if by_client else ("everyone",)
     teams = [""] * sizes[0]
     if by_client and population.teams is not None:
         teams = [population.team_names[code] for code in population.teams.tolist()]
@@ -107,13 +103,15 @@ def counts_of(tally: Tally, population: Population) -> Counts | None:
     table = tally.get("confusion")
     if table is None or len(table) != population.clients:
         return None
-    clients = tuple(population.name(client) for client in range(population.clients))
     labels = tuple(
         dict(enumerate(population.label_names)).get(label, str(label))
         for label in range(table.shape[2])
     )
     return Counts(
-        table.astype(np.int64, copy=False), clients, population.group_names or ("",), labels
+        table.astype(np.int64, copy=False),
+        population.all_names,
+        population.group_names or ("",),
+        labels,
     )
 
 

@@ -238,13 +238,15 @@ class Judge:
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """Return a row per client: its training loss, base weight and effective weight."""
-        names = [self.population.name(client) for client in range(self.population.clients)]
         columns = {
             "loss": self.training_losses(state, round),
             "base": self.census.weight,
             "weight": certificate.weights,
         }
-        return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
+        return {
+            "name": list(self.population.all_names),
+            **{key: values.numpy() for key, values in columns.items()},
+        }
 
     def training_losses(self, state: State, round: int) -> Tensor:
         """Return (n,) each client's training loss of the trained model, as methods compare it.
