@@ -109,11 +109,11 @@ def resnet(options: Options) -> Iterator[Figure]:
 def cnn(options: Options) -> Iterator[Figure]:
     """A small and a larger convolutional network for 10 clients, batches of 32, on a CPU."""
     yield from measure(
-        Case("CNN 8/16, dense 64, 10 clients x 32", _small, 10, 32, 5, 5, 1.5, _digits, pfl=True),
+        Case("CNN 8/16, dense 64, 10 clients x 32", _small, 10, 32, 5, 5, 2.0, _digits, pfl=True),
         options,
     )
     yield from measure(
-        Case("CNN 32/64, dense 128, 10 clients x 32", CNN, 10, 32, 5, 5, 1.0, _digits, pfl=True),
+        Case("CNN 32/64, dense 128, 10 clients x 32", CNN, 10, 32, 5, 5, 1.4, _digits, pfl=True),
         options,
     )
 
