@@ -320,7 +320,7 @@ def test_a_traced_step_takes_the_relu_of_what_is_pooled() -> None:
     step = vmap(grad(loss))
     graph = traced(lambda shared, own: step(own, x, y), {}, params)[0].graph
     shapes = {
-        tuple(node.meta["tensor_meta"].shape[-2:])
+        tuple(node.meta["kind"].shape[-2:])
         for node in graph.nodes
         if "relu" in str(node.target) or "threshold" in str(node.target)
     }

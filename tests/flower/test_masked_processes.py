@@ -140,8 +140,9 @@ def test_masked_sums_give_what_the_simulator_gives_to_the_bit(
     assert_params(tmp_path, trial.expected(eh.FedAvg()))
     for i, node in enumerate(federation.nodes):
         log = node.text()
-        # census 1, train 2, unmask 2, and the trained model's evaluation
-        assert log.count("Receiving: query.unmask message") in (ROUNDS, ROUNDS + 1)
+        assert log.count("Receiving: query.count message") == 1
+        # counts, rounds, and the trained model's evaluation; not every holder is needed each time
+        assert log.count("Receiving: query.unmask message") in (ROUNDS, ROUNDS + 1, ROUNDS + 2)
         assert log.count("Receiving: train message") == ROUNDS
         assert (federation.directory / "state" / f"node-{i}" / "masks.json").exists()
 

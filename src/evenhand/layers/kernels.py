@@ -29,8 +29,8 @@ def _triton_found() -> bool:
 def precision(values: Tensor, tf32: bool) -> str:
     """Triton's name for how factors like these are multiplied.
 
-    In fp32 a product is three products of TF32, of which the sum is as exact as with float32: its
-    error is that of the sums, 1e-7 (tests/engines/test_gpu.py).
+    In fp32 a product is three products of TF32, of which the sum is as exact as with float32
+    (tests/engines/test_direct.py).
     """
     if values.dtype != torch.float32 or not values.is_cuda:
         return "ieee"
