@@ -180,6 +180,15 @@ def test_steps_cover_every_place_once(rows: int, columns: int, images: int) -> N
     assert (sums.splits - 1) * sums.each < sums.steps <= sums.splits * sums.each
 
 
+@pytest.mark.parametrize("clients", [1, 50, 1000, 60_000])
+def test_sums_are_divided_among_no_more_programs_than_a_grid_holds(clients: int) -> None:
+    x, slopes = torch.empty(1, 100, 28, 28, 16), torch.empty(1, 100, 28, 28, 8)
+    many = [value.expand(clients, *value.shape[1:]) for value in (slopes, x)]
+    splits = direct_plan.sums(*many, [3, 3]).splits
+    assert clients * splits < 1 << 16
+    assert (splits > 1) == (clients < 100)  # few clients alone would leave a GPU idle
+
+
 # ---- steps along a product
 
 CLIENTS, ROWS, COLUMNS, SAMPLES = 3, 5, 70, 4
