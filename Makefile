@@ -5,7 +5,6 @@
 # make bench  the benchmarks whose figures are in the docs (minutes)
 # make torture  kill it, damage it, fuzz it, lie to it (minutes; docs/results/reliability.md)
 
-WORKERS ?= auto
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
@@ -16,7 +15,7 @@ run: .venv/ready
 	$(BIN)/evenhand run $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n auto
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
