@@ -46,6 +46,7 @@ TOGETHER = {
     **dict.fromkeys(("tests/report/test_browser.py", "tests/report/test_report.py"), "report"),
     **dict.fromkeys(("tests/docs/test_site.py", "tests/docs/test_browser.py"), "site"),
     **dict.fromkeys(("tests/cli/test_commands.py",), "commands"),
+    **dict.fromkeys(("tests/papers/test_reproduce.py",), "papers"),
     **dict.fromkeys(("tests/studies/test_compare.py", "tests/studies/test_sweep.py"), "studies"),
 }
 
