@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from evenhand.engines.recording import recorded
 from evenhand.layers import direct, direct_plan, kernels
 from evenhand.layers.convolution import Geometry
 from evenhand.layers.forms import FORMS
-from evenhand.layers.fused_update import fuse_updates
+from evenhand.layers.parts import in_parts
 from tests.support.interpreter import INTERPRETED, run_in_interpreter
+from tests.support.products import products
 
 ON_CUDA = torch.cuda.is_available() and not INTERPRETED
 DEVICE = torch.device("cuda" if ON_CUDA else "cpu")
@@ -41,6 +41,12 @@ def test_the_tests_of_the_kernels_pass_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 
 
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    with products("fp32"):
+        yield
+
+
 def values(name: str, dtype: torch.dtype = torch.float32) -> tuple[Geometry, list[Tensor]]:
     """The geometry of a case, and images, filters, bias and a gradient of the output."""
     clients, n, channels, height, width, filters, sides, stride, padding, dilation = CASES[name]
@@ -63,17 +69,19 @@ def close(found: Tensor | None, expected: Tensor | None, tolerance: float) -> No
     assert error < tolerance, f"{error:.1e}"
 
 
-def compare(name: str, dtype: torch.dtype, tolerance: float, form: str = "direct") -> None:
+def compare(name: str, dtype: torch.dtype, tolerance: float) -> None:
     how, (x, w, bias, slopes) = values(name, dtype)
     exact = [value.double() for value in (x, w, bias, slopes)]
-    close(FORMS[form].forward(x, w, bias, how), FORMS["loop"].forward(*exact[:3], how), tolerance)
     close(
-        FORMS[form].forward(x, w, None, how),
+        FORMS["direct"].forward(x, w, bias, how), FORMS["loop"].forward(*exact[:3], how), tolerance
+    )
+    close(
+        FORMS["direct"].forward(x, w, None, how),
         FORMS["loop"].forward(*exact[:2], None, how),
         tolerance,
     )
     wanted = (True, True, True)
-    found = FORMS[form].backward(slopes, x, w, how, wanted)
+    found = FORMS["direct"].backward(slopes, x, w, how, wanted)
     expected = FORMS["loop"].backward(exact[3], exact[0], exact[1], how, wanted)
     for own, right in zip(found, expected, strict=True):
         close(own, right, tolerance)
@@ -86,17 +94,48 @@ def test_a_convolution_and_its_gradients_are_those_of_torch(name: str) -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("form", ["direct", "direct_grouped", "direct_grouped_last"])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 2e-6), ("tf32", 2e-3), ("bf16", 1e-2)]
 )
 def test_on_a_gpu_they_are_as_exact_as_the_precision(
-    name: str, precision: str, tolerance: float, form: str, monkeypatch: pytest.MonkeyPatch
+    name: str, precision: str, tolerance: float
 ) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision == "tf32")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
-    compare(name, torch.bfloat16 if precision == "bf16" else torch.float32, tolerance, form)
+    with products(precision):
+        compare(name, torch.bfloat16 if precision == "bf16" else torch.float32, tolerance)
+
+
+@runs_kernels
+@pytest.mark.parametrize(("count", "tolerance"), [(1, 1e-6), (2, 5e-5), (3, 1e-6)])
+@pytest.mark.parametrize("name", ["narrow", "a whole block of channels", "two blocks"])
+def test_sums_over_places_of_numbers_in_parts_are_as_exact_as_the_parts(
+    name: str, count: int, tolerance: float
+) -> None:
+    how, (x, w, _, slopes) = values(name)
+    exact = FORMS["loop"].backward(
+        slopes.double(), x.double(), w.double(), how, (False, True, False)
+    )[1]
+    # parts as they are on a GPU; the interpreter has no products of bfloat16
+    kind = torch.bfloat16 if ON_CUDA else torch.float32
+    factors = [
+        in_parts(in_parts(value, count).float(), 1)[0].to(kind) if count > 1 else in_parts(value, 1)
+        for value in (slopes.movedim(2, -1).contiguous(), x.movedim(2, -1).contiguous())
+    ]
+    found = torch.ops.evenhand.filter_gradient(
+        *factors, list(w.shape[3:]), how.stride[0], list(how.padding), how.dilation[0]
+    )
+    close(found.sum(0).movedim(-1, 2), exact, tolerance)
+
+
+@pytest.mark.parametrize(("count", "digits"), [(2, 15), (3, 23)])
+def test_parts_are_numbers_of_eight_digits_that_add_up(count: int, digits: int) -> None:
+    numbers = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e3
+    parts = in_parts(numbers, count)
+    assert parts.dtype == torch.bfloat16
+    assert parts.shape == (count, 1000)
+    missing = (parts.double().sum(0) - numbers).abs() / numbers.abs()
+    assert missing.max() <= 2.0**-digits
+    assert missing.max() > 2.0 ** -(8 * count + 2) or count == 3  # two parts do not hold all
 
 
 @runs_kernels
@@ -171,7 +210,7 @@ def test_taps_that_never_touch_the_image_are_left_out() -> None:
     ("rows", "columns", "images"), [(28, 28, 10), (1, 1, 64), (7, 5, 3), (2, 200, 1)]
 )
 def test_steps_cover_every_place_once(rows: int, columns: int, images: int) -> None:
-    slopes, x = torch.empty(2, images, rows, columns, 8), torch.empty(2, images, rows, columns, 16)
+    slopes, x = (torch.empty(1, 2, images, rows, columns, depth) for depth in (8, 16))
     sums = direct_plan.sums(slopes, x, [3, 3])
     covered = math.prod(
         -(-size // taken) for size, taken in zip((images, rows, columns), sums.taken, strict=True)
@@ -182,81 +221,8 @@ def test_steps_cover_every_place_once(rows: int, columns: int, images: int) -> N
 
 @pytest.mark.parametrize("clients", [1, 50, 1000, 60_000])
 def test_sums_are_divided_among_no_more_programs_than_a_grid_holds(clients: int) -> None:
-    x, slopes = torch.empty(1, 100, 28, 28, 16), torch.empty(1, 100, 28, 28, 8)
-    many = [value.expand(clients, *value.shape[1:]) for value in (slopes, x)]
+    x, slopes = torch.empty(1, 1, 100, 28, 28, 16), torch.empty(1, 1, 100, 28, 28, 8)
+    many = [value.expand(1, clients, *value.shape[2:]) for value in (slopes, x)]
     splits = direct_plan.sums(*many, [3, 3]).splits
     assert clients * splits < 1 << 16
     assert (splits > 1) == (clients < 100)  # few clients alone would leave a GPU idle
-
-
-# ---- steps along a product
-
-CLIENTS, ROWS, COLUMNS, SAMPLES = 3, 5, 70, 4
-
-
-def operands(turned: bool) -> list[Tensor]:
-    """Weights, inputs and slopes of a dense layer, and rates."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (COLUMNS, ROWS) if turned else (ROWS, COLUMNS)
-    sizes = ((CLIENTS, *shape), (CLIENTS, SAMPLES, COLUMNS), (CLIENTS, SAMPLES, ROWS), (CLIENTS,))
-    return [torch.randn(size, generator=generator).to(DEVICE) for size in sizes]
-
-
-def step(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tensor]:
-    """What a traced step does with a dense layer."""
-    product = torch.bmm(x.transpose(1, 2), slopes)
-    gradient = product if weights.shape[1] == COLUMNS else product.transpose(1, 2)
-    weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
-    return [rates + 1]
-
-
-@runs_kernels
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_fused_step_is_the_step(turned: bool) -> None:
-    weights, *rest = operands(turned)
-    graph = recorded(step, (weights.clone(), *rest))
-    assert fuse_updates(graph) == 1
-    assert "bmm" not in graph.code
-    own, right = weights.clone(), weights.double()
-    step(right, *(value.double() for value in rest))
-    graph(own, *rest)
-    torch.testing.assert_close(own, right.float(), rtol=1e-5, atol=1e-6)
-
-
-@on_gpu
-def test_a_fused_step_of_rounded_factors_is_exact_for_them() -> None:
-    weights, x, slopes, rates = operands(False)
-    a, b = slopes.bfloat16().transpose(1, 2), x.bfloat16()
-    expected = weights.double() - rates.double().view(-1, 1, 1) * (a.double() @ b.double())
-    torch.ops.evenhand.subtract_product(weights, a, b, rates.view(-1, 1, 1))
-    torch.testing.assert_close(weights, expected.float(), rtol=1e-5, atol=1e-5)
-
-
-def fused(function: Callable[..., list[Tensor]], *given: Tensor) -> int:
-    return fuse_updates(recorded(function, given))
-
-
-def test_a_gradient_that_is_needed_elsewhere_is_kept() -> None:
-    def keeps(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tensor]:
-        gradient = torch.bmm(slopes.transpose(1, 2), x)
-        weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
-        return [gradient.sum()]
-
-    assert fused(keeps, *operands(False)) == 0
-
-
-def test_a_product_with_weights_that_change_is_not_moved() -> None:
-    def tied(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tensor]:
-        # the gradient of the first reads the second, which has changed by the time of its step
-        gradient = torch.bmm(slopes.transpose(1, 2), x)
-        x.addcmul_(x, rates.view(-1, 1, 1), value=-1)
-        weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
-        return [rates + 1]
-
-    assert fused(tied, *operands(False)) == 0
-
-
-def test_a_product_over_many_samples_is_left_to_torch() -> None:
-    weights, _, _, rates = operands(False)
-    many = torch.zeros(CLIENTS, 1000, COLUMNS), torch.zeros(CLIENTS, 1000, ROWS)
-    assert fused(step, weights, *many, rates) == 0

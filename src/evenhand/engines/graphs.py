@@ -183,7 +183,7 @@ class Captured:
         log.info("compiling")
         try:
             graph, form = traced(self.function, shared, inputs)
-            fuse_updates(graph)
+            fuse_updates(graph, tree.leaves(inputs)[0].device)
             operations = sum(map(_computes, graph.graph.nodes))
             if operations > MOST_OPERATIONS:
                 raise ValueError(

@@ -17,6 +17,7 @@ from torch import Tensor
 from evenhand.layers import direct_plan as plan
 from evenhand.layers import kernels
 from evenhand.layers.convolution import Geometry, Gradients, Wanted
+from evenhand.layers.parts import in_parts
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -43,7 +44,9 @@ def direct_backward(
         turned = w.permute(0, 2, 3, 4, 1).contiguous()
         of_x = _first(torch.ops.evenhand.image_gradient(slopes, turned, list(x.shape[3:]), *moves))
     if wanted[1]:
-        found = torch.ops.evenhand.filter_gradient(slopes, _last(x), list(w.shape[3:]), *moves)
+        parts = plan.parts(_precision(x), x.shape[2])
+        factors = (in_parts(value, parts) for value in (slopes, _last(x)))
+        found = torch.ops.evenhand.filter_gradient(*factors, list(w.shape[3:]), *moves)
         of_w = _whole(found).to(w.dtype).permute(0, 1, 4, 2, 3)
     if wanted[2]:
         of_bias = _whole(torch.ops.evenhand.sum_places(slopes)).to(w.dtype)
@@ -89,20 +92,6 @@ def _out_side(size: int, length: int, stride: int, padding: int, dilation: int) 
 
 def _precision(x: Tensor) -> str:
     return kernels.precision(x, torch.backends.cudnn.allow_tf32)
-
-
-def _gradient_precision(x: Tensor, sums: plan.Sums) -> str:
-    """How products over places are multiplied, for which both factors lie the wrong way for TF32.
-
-    Three products of bfloat16 are more exact than TF32, six as exact as float32. Which is fastest
-    for float32 depends on the tile, as measured on an H200.
-    """
-    usual = _precision(x)
-    if usual == "tf32x3" and not sums.aligned:
-        return usual
-    if usual == "tf32x3" and sums.depth <= 32:
-        return "ieee"
-    return {"tf32": "bf16x3", "tf32x3": "bf16x6"}.get(usual, usual)
 
 
 def _place(
@@ -237,12 +226,12 @@ def _image_gradient_shape(
 def _filter_gradient(
     slopes: Tensor, x: Tensor, sides: list[int], stride: int, padding: list[int], dilation: int
 ) -> Tensor:
-    """(splits, K, O, kh, kw, C) from the output's gradient (K, N, OH, OW, O) and x."""
+    """(splits, K, O, kh, kw, C) from parts of the output's gradient (P, K, N, OH, OW, O) and x."""
     from evenhand.layers import direct_kernels
 
     out: Tensor = _filter_gradient_shape(slopes, x, sides, stride, padding, dilation)
     sums = plan.sums(slopes, x, sides)
-    (clients, images, rows, columns, depth), outputs = x.shape, slopes.shape[4]
+    (parts, clients, images, rows, columns, depth), outputs = x.shape, slopes.shape[5]
     entries = sides[0] * sides[1] * depth
     grid = (-(-outputs // sums.outputs), -(-entries // sums.depth), clients * sums.splits)
     with kernels.on(x.device):
@@ -250,12 +239,14 @@ def _filter_gradient(
             slopes,
             x,
             out,
+            slopes.stride(0),
+            x.stride(0),
             clients,
             images,
             rows,
             columns,
             depth,
-            *slopes.shape[2:4],
+            *slopes.shape[3:5],
             outputs,
             sums.each,
             sums.steps,
@@ -266,14 +257,16 @@ def _filter_gradient(
             PADDING_ACROSS=padding[1],
             DILATION=dilation,
             DEPTH=0 if sums.aligned else depth,
-            PRECISION=_gradient_precision(x, sums),
+            # three products of bfloat16 are more exact than TF32
+            PRECISION={"tf32": "bf16x3"}.get(_precision(x), _precision(x)),
+            PARTS=parts,
             IMAGES=sums.taken[0],
             ROWS=sums.taken[1],
             COLUMNS=sums.taken[2],
             BLOCK_O=sums.outputs,
             BLOCK_D=sums.depth,
-            num_warps=4,
-            num_stages=2,
+            num_warps=sums.warps,
+            num_stages=sums.stages,
         )
     return out
 
@@ -283,7 +276,7 @@ def _filter_gradient_shape(
     slopes: Tensor, x: Tensor, sides: list[int], stride: int, padding: list[int], dilation: int
 ) -> Tensor:
     count = plan.sums(slopes, x, sides).splits
-    shape = (count, len(x), slopes.shape[4], *sides, x.shape[4])
+    shape = (count, x.shape[1], slopes.shape[5], *sides, x.shape[5])
     out: Tensor = x.new_empty(shape, dtype=torch.float32)
     return out
 

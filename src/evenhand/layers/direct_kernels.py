@@ -114,9 +114,11 @@ def convolve(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def filter_gradient(  # type: ignore[no-untyped-def]
-    slopes,  # (K, N, out_rows, out_columns, outputs): gradient of the output
-    source,  # (K, N, rows, columns, depth)
+    slopes,  # (PARTS, K, N, out_rows, out_columns, outputs): gradient of the output
+    source,  # (PARTS, K, N, rows, columns, depth)
     out,  # (splits, K, outputs, KH, KW, depth), float32
+    slope_part,  # from one part of the numbers to the next
+    source_part,
     clients,
     images,
     rows,
@@ -135,6 +137,7 @@ def filter_gradient(  # type: ignore[no-untyped-def]
     DILATION: tl.constexpr,
     DEPTH: tl.constexpr,  # depth, unless BLOCK_D divides it: then 0
     PRECISION: tl.constexpr,
+    PARTS: tl.constexpr,  # into which numbers are divided, see parts.py
     IMAGES: tl.constexpr,  # images, rows and columns of the output that a step takes: powers of
     ROWS: tl.constexpr,  # two, so that nothing is divided by a number known only later
     COLUMNS: tl.constexpr,
@@ -172,27 +175,42 @@ def filter_gradient(  # type: ignore[no-untyped-def]
         real = (own_image + image < images) & (own_row + row < out_rows)
         real = real & (own_column + column < out_columns)
         slope_step = (image * out_rows + row) * out_columns + column
-        slope = tl.load(
-            slopes + ((slope_place + slope_step) * outputs)[:, None] + channel[None, :],
-            mask=real[:, None] & (channel < outputs)[None, :],
-            other=0.0,
-        )
+        slope_at = ((slope_place + slope_step) * outputs)[:, None] + channel[None, :]
+        slope_mask = real[:, None] & (channel < outputs)[None, :]
         r, c = (own_row + row) * STRIDE, (own_column + column) * STRIDE
         where = (patch_place + (image * rows + row * STRIDE) * columns + column * STRIDE) * depth
         if DEPTH == 0:
             r, c = r + i, c + j
             inside = real & (r >= 0) & (r < rows) & (c >= 0) & (c < columns)
-            patch = tl.load(
-                source + (where + shift)[:, None] + part[None, :], mask=inside[:, None], other=0.0
-            )
+            patch_at, patch_mask = (where + shift)[:, None] + part[None, :], inside[:, None]
         else:
             r, c = r[:, None] + i[None, :], c[:, None] + j[None, :]
-            inside = real[:, None] & within[None, :] & (r >= 0) & (r < rows)
-            inside = inside & (c >= 0) & (c < columns)
-            patch = tl.load(
-                source + where[:, None] + (shift + part)[None, :], mask=inside, other=0.0
-            )
-        product = tl.dot(tl.trans(slope), patch, product, input_precision=PRECISION)
+            patch_mask = real[:, None] & within[None, :] & (r >= 0) & (r < rows)
+            patch_mask = patch_mask & (c >= 0) & (c < columns)
+            patch_at = where[:, None] + (shift + part)[None, :]
+        slope = tl.trans(tl.load(slopes + slope_at, mask=slope_mask, other=0.0))
+        patch = tl.load(source + patch_at, mask=patch_mask, other=0.0)
+        if PARTS == 1:
+            product = tl.dot(slope, patch, product, input_precision=PRECISION)
+        else:
+            slope_2 = tl.trans(tl.load(slopes + slope_part + slope_at, mask=slope_mask, other=0.0))
+            patch_2 = tl.load(source + source_part + patch_at, mask=patch_mask, other=0.0)
+            if PARTS == 2:
+                product = tl.dot(slope_2, patch, product)
+                product = tl.dot(slope, patch_2, product)
+                product = tl.dot(slope, patch, product)
+            else:
+                slope_3 = tl.trans(
+                    tl.load(slopes + 2 * slope_part + slope_at, mask=slope_mask, other=0.0)
+                )
+                patch_3 = tl.load(source + 2 * source_part + patch_at, mask=patch_mask, other=0.0)
+                # tensor cores cut off what they add to, so a long sum of theirs is not exact
+                own = tl.dot(slope_3, patch)
+                own = tl.dot(slope, patch_3, own)
+                own = tl.dot(slope_2, patch_2, own)
+                own = tl.dot(slope_2, patch, own)
+                own = tl.dot(slope, patch_2, own)
+                product += tl.dot(slope, patch, own)
     tl.store(
         out + (channel * (TAPS * depth))[:, None] + entry[None, :],
         product,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,6 +12,7 @@ ENOUGH = 1056  # programs whose sums over places may be divided among more
 MOST_SPLITS = 32
 NARROW = 5  # channels from which 16 are read faster than a part of them
 PLACES_AT_ONCE = 64  # in a sum over places
+WORTH_PARTS = 16  # channels from which numbers are divided into parts before a product
 
 
 class Taps(NamedTuple):
@@ -76,32 +78,51 @@ class Sums(NamedTuple):
     outputs: int  # filters, and entries of each, of a program
     depth: int
     aligned: bool
+    warps: int
+    stages: int
     steps: int
     splits: int
     each: int  # steps of a split
 
 
 def sums(slopes: Tensor, x: Tensor, sides: list[int]) -> Sums:
-    clients, images, rows, columns, outputs = slopes.shape
+    _, clients, images, rows, columns, outputs = slopes.shape
     tile = filter_tile(x, outputs, sides)
     across = min(tile.places, power_of_two(columns))
     down = min(tile.places // across, power_of_two(rows))
     taken = (tile.places // (across * down), down, across)
     steps = -(-images // taken[0]) * -(-rows // down) * -(-columns // across)
-    tiles = -(-outputs // tile.outputs) * -(-sides[0] * sides[1] * x.shape[4] // tile.depth)
+    tiles = -(-outputs // tile.outputs) * -(-sides[0] * sides[1] * x.shape[5] // tile.depth)
     return Sums(
-        taken, tile.outputs, tile.depth, tile.aligned, steps, *in_splits(steps, clients * tiles)
+        *(taken, tile.outputs, tile.depth, tile.aligned, tile.warps, tile.stages, steps),
+        *in_splits(steps, clients * tiles),
     )
 
 
 def filter_tile(x: Tensor, outputs: int, sides: list[int]) -> Tile:
-    """Places of a step, filters, and entries of a filter that a program computes."""
-    block, aligned = depth_block(x.shape[4], 64)
-    if not aligned:
-        block = min(64, max(16, power_of_two(sides[0] * sides[1] * x.shape[4])))
-    # measured on an H200: products of three or six parts need registers
-    places = 64 if x.element_size() == 2 or block <= 32 else 32
-    return Tile(places, min(64, max(16, power_of_two(outputs))), block, aligned)
+    """Places of a step, filters, and entries of a filter that a program computes.
+
+    As measured on an H200. Slopes are read once for every block of entries, so blocks span taps.
+    """
+    depth, half, parts = x.shape[5], x.element_size() == 2, len(x)
+    high = min(128 if half else 64, max(16, power_of_two(outputs)))
+    most = 128 if half and not (parts == 3 and high == 128) else 64
+    block = min(most, max(16, power_of_two(math.prod(sides) * depth)))
+    places = 64 if parts == 1 and (half or block <= 32) else 32
+    return Tile(
+        *(places, high, block, depth % block == 0),
+        warps=8 if parts == 3 and high == 128 else 4,
+        stages=3 if half and block >= 64 else 2,
+    )
+
+
+def parts(precision: str, channels: int) -> int:
+    """Into how many parts numbers are divided before products over places.
+
+    There both factors lie the wrong way round for TF32. Every number is read often, so it pays to
+    divide it once; with few channels it does not.
+    """
+    return {"tf32": 2, "tf32x3": 3}.get(precision, 1) if channels >= WORTH_PARTS else 1
 
 
 def sum_splits(slopes: Tensor) -> tuple[int, int]:

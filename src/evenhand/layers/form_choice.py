@@ -16,10 +16,7 @@ from evenhand.torch_private import is_transformed
 
 CANDIDATES = {
     "cpu": ("grouped_last", "loop"),
-    "cuda": (
-        *("grouped", "grouped_last", "im2col", "im2col_turned"),
-        *("direct", "direct_grouped", "direct_grouped_last"),
-    ),
+    "cuda": ("grouped", "grouped_last", "im2col", "im2col_turned", "direct"),
 }
 # a form's time is multiplied by this, since torch's compiler speeds it up more than the others: for
 # exact numbers, and for rounded ones (tf32, bf16)

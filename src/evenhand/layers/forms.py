@@ -9,7 +9,6 @@ Every client has its own filters. Which form is fastest depends on the layer and
     im2col_turned  the same, but the gradient of the images is a convolution of that of the output
                    with the filters turned around, not a sum of shifted patches
     direct         on a GPU, kernels that read patches where the images lie; channels last
-    direct_grouped, direct_grouped_last   the same, with the gradient of the filters as there
     loop           one client after another
 """
 
@@ -21,7 +20,6 @@ import torch
 from torch import Tensor
 
 from evenhand.layers.convolution import (
-    Backward,
     Form,
     Geometry,
     Gradients,
@@ -75,25 +73,11 @@ def _stack(values: Sequence[Tensor]) -> Tensor:
     return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
 
 
-def _direct_with(filter_gradient: Backward) -> Form:
-    """The kernels, but for the gradient of the filters."""
-
-    def backward(
-        gradient: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
-    ) -> Gradients:
-        of_x, _, of_bias = direct_backward(gradient, x, w, how, (wanted[0], False, wanted[2]))
-        return of_x, filter_gradient(gradient, x, w, how, (False, wanted[1], False))[1], of_bias
-
-    return Form(direct, backward)
-
-
 FORMS = {
     "grouped": Form(grouped, grouped_backward),
     "grouped_last": Form(grouped_last, grouped_last_backward),
     "im2col": Form(im2col, im2col_backward),
     "im2col_turned": Form(im2col, im2col_turned_backward),
     "direct": Form(direct, direct_backward),
-    "direct_grouped": _direct_with(grouped_backward),
-    "direct_grouped_last": _direct_with(grouped_last_backward),
     "loop": Form(_loop, _loop_backward),
 }
