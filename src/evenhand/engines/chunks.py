@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -80,12 +78,9 @@ class Chunks:
     def pooled(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
         """Replies to work that is a sum over samples; see :class:`Pooled`."""
         if work.part not in self._pooled:
-            # not replayed on a CPU, so that all engines evaluate with the same bits
-            replayed = (
-                partial(self.batching.replayed, often=True)
-                if self.on_gpu
-                else lambda function: function
-            )
+            # not replayed on a CPU, so that all engines evaluate with the same bits; too rare to be
+            # compiled on a GPU
+            replayed = self.batching.replayed if self.on_gpu else lambda function: function
             self._pooled[work.part] = Pooled(
                 self.model,
                 getattr(self.federation, work.part),
