@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.recording import recorded
-from evenhand.layers import choices, dense
+from evenhand.layers import choices, dense, kernels
 from evenhand.layers.fused_update import fuse_updates
+from evenhand.tree import Tree
 from tests.support.interpreter import INTERPRETED, run_in_interpreter
 from tests.support.products import products
 
@@ -289,6 +291,32 @@ def test_the_faster_way_is_measured_once_and_remembered(
     assert FASTER(*question)
     assert FASTER(*question)
     assert len(raced) == 1
+
+
+@pytest.mark.parametrize("value", [None, "0"])
+def test_the_kernels_can_be_switched_off(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def once(shared: Tree, inputs: Tree) -> Tree:
+        inputs["weights"].addcmul_(torch.bmm(inputs["a"], inputs["b"]), inputs["rates"], value=-1)
+        return {}
+
+    seen: list[GraphModule] = []
+    monkeypatch.setattr(kernels, "_triton_found", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: seen.append(graph) or (lambda *_: []))
+    monkeypatch.delenv("EVENHAND_TRITON", raising=False)
+    if value is not None:
+        monkeypatch.setenv("EVENHAND_TRITON", value)
+    weights, x, slopes, rates = operands()
+    inputs = {
+        "weights": weights,
+        "a": slopes.transpose(1, 2),
+        "b": x,
+        "rates": rates[:, None, None],
+    }
+    Captured(once, GraphMemory.__new__(GraphMemory), True)._compiled({}, inputs)
+    expected = "aten.bmm" if value == "0" else "evenhand.subtract_product"
+    assert expected in calls(seen[0])
 
 
 def test_a_gradient_that_is_needed_elsewhere_is_kept() -> None:

@@ -23,7 +23,7 @@ from torch.fx import Node
 from evenhand import torch_private, tree
 from evenhand.engines.tracing import MOST_SHAPES, TreeFunction, shapes, traced
 from evenhand.errors import first_line
-from evenhand.layers import choices
+from evenhand.layers import choices, kernels
 from evenhand.layers.fused_update import fuse_updates
 from evenhand.tree import Tree
 
@@ -183,7 +183,9 @@ class Captured:
         log.info("compiling")
         try:
             graph, form = traced(self.function, shared, inputs)
-            fuse_updates(graph, tree.leaves(inputs)[0].device)
+            first = tree.leaves(inputs)[0]
+            if kernels.usable(first):
+                fuse_updates(graph, first.device)
             operations = sum(map(_computes, graph.graph.nodes))
             if operations > MOST_OPERATIONS:
                 raise ValueError(
