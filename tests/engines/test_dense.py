@@ -151,6 +151,20 @@ def test_weights_with_a_row_for_each_input_are_not_changed_before_they_are_read(
 
 
 @runs_kernels
+def test_the_output_of_a_first_layer_is_not_computed_with_its_step() -> None:
+    def first(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tensor]:
+        out = torch.bmm(slopes, weights).relu()  # rows of weights are inputs
+        gradient = torch.bmm(slopes.transpose(1, 2), x * (out > 0))
+        weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
+        return [out]
+
+    given = operands()
+    graph = fused(first, given[0].clone(), *given[1:])
+    assert calls(graph) == {"aten.bmm": 1, "evenhand.subtract_product": 1}
+    require_same(graph, first, given)
+
+
+@runs_kernels
 @pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter
 def test_a_client_that_is_not_finite_spoils_no_other() -> None:
     given = operands()
@@ -244,8 +258,9 @@ def test_rates_that_change_on_the_way_are_not_used_too_early() -> None:
     def decaying(weights: Tensor, x: Tensor, slopes: Tensor, rates: Tensor) -> list[Tensor]:
         back = torch.bmm(slopes, weights)
         gradient = torch.bmm(slopes.transpose(1, 2), x)
+        of_clients = rates.view(-1, 1, 1)
         rates.mul_(0.5)
-        weights.addcmul_(gradient, rates.view(-1, 1, 1), value=-1)
+        weights.addcmul_(gradient, of_clients, value=-1)
         return [back]
 
     assert "evenhand.step_back" not in calls(fused(decaying, *operands()))
