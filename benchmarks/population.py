@@ -5,8 +5,9 @@ grows.
 
 Logistic regression on 20 features, one to five samples a client, batches of two, FedAvg. Each
 population runs in a process of its own, for its peak memory; the processes take turns, and the
-median round of all turns is shown. --check fails where a million clients take more than 10 s or 1
-GB (on a CPU) to load, or their rounds more than 1.10 times those of the smallest population.
+median round of all turns is shown. --check fails where a million clients take more than 10 s to
+load, their rounds more than 1.10 times those of the smallest population, or a population more than
+1 GB (on a CPU) until the end, with the result.
 """
 
 from __future__ import annotations
@@ -130,10 +131,10 @@ def main() -> None:
             json.dumps({"machine": describe(device), "rows": rows, "ratio": ratio}, indent=1)
         )
     # CUDA's libraries alone take gigabytes
-    heavy = device.type == "cpu" and largest["peak"] > MOST_MEMORY
+    heavy = device.type == "cpu" and max(row["peak"] for row in rows.values()) > MOST_MEMORY
     if arguments.check and (largest["load"] > MOST_SECONDS or heavy or ratio > MOST_RATIO):
         limits = (
-            f"{MOST_SECONDS:g} s and {MOST_MEMORY:g} GB for a million clients, {MOST_RATIO:.2f}"
+            f"{MOST_SECONDS:g} s to load, {MOST_MEMORY:g} GB with the result, and {MOST_RATIO:.2f}"
             " times the round of the smallest population"
         )
         sys.exit(f"not reached: {limits}")

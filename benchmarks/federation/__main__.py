@@ -2,7 +2,8 @@
 nodes.
 
     python -m benchmarks.federation [--rounds 6] [--turns 2] [--nodes 4] [--json FILE] [--check]
-                                    [--masked] [--hidden 200] [--only 'torch.optim|masked']
+                                    [--masked] [--policy] [--hidden 200]
+                                    [--only 'torch.optim|masked']
 
 One SuperLink and four SuperNodes, real processes with TLS and node keys on this machine, serve all
 runs; the runs take turns. A network of 22,210 parameters, 500 samples a node, one epoch of batches
@@ -12,7 +13,9 @@ training followed by evaluation. --check fails where evenhand's rounds take more
 those of Flower's FedAvg with a client that uses torch.optim, as its users write it; beside it,
 without a bar, stands one that makes its steps by hand. With --masked, rounds with masked sums are
 timed, too; their evaluation is in the message that trains, and the bars are 1.15 in strict mode and
-1.40 with the message that opens the sum. --hidden 9009 makes a network of a million parameters.
+1.40 with the message that opens the sum. --policy gives every node the policy file of a new
+project, so that it also counts and limits what it answers; audit files, the server's journal and,
+with masked sums, signed keys are always on. --hidden 9009 makes a network of a million parameters.
 Processor time of a message is that of all
 processes at the nodes in a run by the number of its messages, of every kind.
 """
@@ -37,6 +40,7 @@ import torch
 from benchmarks.federation.problem import HIDDEN, TESTED, network, read_data, write_data
 from benchmarks.machine import describe
 from evenhand.flower import Loopback
+from evenhand.flower.project.policy import policy
 
 MOST_RATIO = 1.10
 LEAST_ACCURACY = 0.3  # of the last model: both sides must have trained; guessing gives 0.1
@@ -179,7 +183,7 @@ def _accuracy(params: dict[str, torch.Tensor], files: list[Path]) -> float:
 
 
 def measure(
-    contestants: tuple[Contestant, ...], rounds: int, turns: int, nodes: int
+    contestants: tuple[Contestant, ...], rounds: int, turns: int, nodes: int, limited: bool
 ) -> list[dict[str, Any]]:
     """A row for each contestant: the median over all turns."""
     found: list[list[dict[str, Any]]] = [[] for _ in contestants]
@@ -189,10 +193,13 @@ def measure(
         for node, path in enumerate(files):
             write_data(path, node)
         apps = {side: write_app(place, side) for side in ("theirs", "ours", "masked")}
+        limits = place / "policy.toml"
+        limits.write_text(policy(), encoding="utf-8")
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with Loopback(
-            place / "federation", nodes, data=files, env={"PYTHONPATH": path}, cwd=place
-        ) as federation:
+            place / "federation", nodes, data=files, env={"PYTHONPATH": path}, cwd=place,
+            policy=limits if limited else None,
+        ) as federation:  # fmt: skip
             for turn in range(turns):
                 for i, contestant in enumerate(contestants):
                     out = place / f"out-{turn}-{i}"
@@ -233,6 +240,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--check", action="store_true", help="fail where a ratio is above its bar")
     parser.add_argument("--masked", action="store_true", help="time masked sums, too")
+    parser.add_argument("--policy", action="store_true", help="give every node a policy file")
     parser.add_argument(
         "--only",
         default="",
@@ -251,7 +259,9 @@ def main() -> None:
         for one in CONTESTANTS + (MASKED if arguments.masked else ())
         if re.search(arguments.only, one.name)
     )
-    rows = measure(contestants, arguments.rounds, arguments.turns, arguments.nodes)
+    rows = measure(
+        contestants, arguments.rounds, arguments.turns, arguments.nodes, arguments.policy
+    )
     machine = f"{describe()}, flwr {version('flwr')}"
     print(
         f"`python -m benchmarks.federation {' '.join(sys.argv[1:])}`\n\n{machine},"

@@ -10,7 +10,7 @@ import torch
 import evenhand as eh
 from evenhand.data.dealing import assign
 from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool, Rows
-from evenhand.data.samples import Batch
+from evenhand.data.samples import Batch, first_not_finite
 from evenhand.data.views import View
 
 
@@ -116,6 +116,19 @@ def test_a_value_that_is_not_finite_is_found_in_the_rows_a_view_has_and_only_the
         ValueError, match=r"client 1 has a value in train x that is not finite \(row 0\)"
     ):
         eh.Federation(eh.Part(View(source, torch.tensor([0, 2])), y, offsets))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2]
+)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_the_first_value_that_is_not_finite_is_found(dtype: torch.dtype, bad: float) -> None:
+    values = torch.linspace(-57344, 57344, 12).reshape(4, 3)  # up to the largest of eight bits
+    assert first_not_finite(values.to(dtype)) is None
+    assert first_not_finite(values[:0].to(dtype)) is None
+    for row, column in ((3, 2), (2, 0), (0, 1)):
+        values[row, column] = bad
+        assert first_not_finite(values.to(dtype)) == row
 
 
 # ---- pools

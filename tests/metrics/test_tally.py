@@ -17,12 +17,13 @@ from torch import Tensor, nn
 import evenhand as eh
 from evenhand.algorithm import normalised
 from evenhand.data.samples import Batch
-from evenhand.engines import replay, work
+from evenhand.engines import pooled, replay, work
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.pooled import BLOCK
+from evenhand.engines.simulator import Simulator
 from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
-from evenhand.metrics import calibration, rates, sample_values, tally
+from evenhand.metrics import calibration, rates, sample_values, tallies, tally
 from evenhand.metrics.calibration import BINS, EDGES, TAIL
 from evenhand.metrics.tallies import COUNTS, Tally, dense, judge
 from evenhand.model import Model
@@ -869,3 +870,105 @@ def test_methods_with_own_models_also_report_their_shared_one() -> None:
         "shared_loss"
         not in eh.fit(module, fed, eh.algorithms.LocalOnly(), rounds=1, seed=0).score_columns
     )
+
+
+# ---- in pieces and in place
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7, 9])
+def test_scores_and_tallies_do_not_depend_on_pieces(
+    clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> tuple[Tally, dict[str, Any]]:
+        tally = exchanged(eh.Loop(), eh.FedAvg(), federation, model)
+        return tally, eh.metrics.score_columns(tally, federation)
+
+    federation = two_classes(clients)
+    model = check(Model(linear(3, 2)), federation)
+    whole, columns = found()
+    monkeypatch.setattr(tallies, "PIECE", 2)
+    assert [rows.stop - rows.start for rows in tallies.pieces(7)] == [2, 2, 3]
+    assert [list(tallies.pieces(n)) for n in (0, 1)] == [[slice(0, 0)], [slice(0, 1)]]
+    same_tally(found()[0], whole, 0)
+    assert found()[1].keys() == columns.keys()
+    for name, values in found()[1].items():
+        assert np.array_equal(values, columns[name], equal_nan=name not in ("by", "name", "team"))
+
+
+def test_a_tally_takes_the_tables_out_of_the_replies() -> None:
+    loss = torch.tensor([[0.5], [0.25]], dtype=torch.float64)
+    confusion = torch.tensor([[[[1.0, 0.0]]], [[[2.0, 3.0]]]], dtype=torch.float64)
+    for ids, clients in (([0, 1], 2), ([0, 2], 3)):
+        each = {"loss": loss.clone(), "confusion": confusion.clone(), "count": loss[:, :1].int()}
+        replies = Replies(torch.tensor(ids), {"scored": torch.ones(1, 2)}, each)
+        found = dense(replies, clients)
+        assert not each
+        assert found["loss"][ids].tolist() == loss.tolist()
+        assert found["confusion"][ids].tolist() == confusion.tolist()
+        assert found["scored"].tolist() == [[[1, 1]]]
+        assert {name: values.dtype for name, values in found.items()} == {
+            "loss": np.float64, "confusion": np.int64, "count": np.int64, "scored": np.int64
+        }  # fmt: skip
+        assert all(len(found[name]) == clients for name in ("loss", "confusion", "count"))
+        assert not any(found[name][1:-1].any() for name in ("loss", "confusion", "count"))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_samples_are_counted_in_the_same_cells_whether_their_order_is_kept_or_not(
+    grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = two_classes(9)
+    if not grouped:
+        parts = {name: replace(part, group=None) for name, part in federation.parts.items()}
+        federation = replace(federation, **parts, group_names=())
+    model = check(Model(linear(3, 2)), federation)
+    kind = Evaluate(eh.FedAvg(), federation.groups, "test", full=True, clients=9)
+    found = []
+    for kept in (0, 1 << 20):
+        monkeypatch.setattr(pooled, "KEPT", kept)
+        attached = eh.Loop().attach(model, federation, 0)
+        asked = [torch.arange(9), torch.arange(9), torch.tensor([1, 2, 6, 8]), torch.arange(9)]
+        task = Task({"model": model.init()})
+        found.append([dense(attached.exchange(kind, task, ids, 0), 9) for ids in asked])
+    for kept_not, kept_one in zip(*found, strict=True):
+        same_tally(kept_not, kept_one, 0)
+    for client in range(9):
+        own = tally_of(model, replace(federation, train=federation.test), client)
+        for few, tables in zip((False, False, True, False), found[0], strict=True):
+            for name, table in tables.items():
+                expected = 0 * own[name] if few and client not in (1, 2, 6, 8) else own[name]
+                np.testing.assert_allclose(table[client], expected, rtol=1e-12, err_msg=name)
+
+
+def test_training_losses_come_from_the_tallies_if_these_are_of_the_same_model_and_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Evaluate] = []
+    exchange = Simulator.exchange
+
+    def counting(self: Simulator, work: Work, *rest: Any) -> Replies:
+        asked.extend([work] if isinstance(work, Evaluate) else [])
+        return exchange(self, work, *rest)
+
+    monkeypatch.setattr(Simulator, "exchange", counting)
+    tested = two_classes(5)
+    for method, federation, times in (
+        (eh.FedAvg(), replace(tested, test=None), 1),
+        (eh.QFFL(q=1.0), replace(tested, test=None), 1),
+        (eh.FedAvg(), tested, 3),  # of test samples, losses, and scores to find thresholds on
+        (eh.Ditto(), replace(tested, test=None), None),
+    ):
+        asked.clear()
+        result = eh.fit(linear(3, 2), federation, method, rounds=2, eval_every=2)
+        assert times is None or len(asked) == times
+        model = check(Model(linear(3, 2)), federation)
+        task = Task({"model": dict(result.params)})
+        plain = Evaluate(eh.FedAvg(), federation.groups, "train")
+        alone = exchange(
+            eh.Vmap().attach(model, federation, 0),  # type: ignore[arg-type]
+            plain, task, torch.arange(5), 0,
+        )  # fmt: skip
+        losses = alone.each["loss"].sum(1) / alone.each["count"].sum(1)
+        if result.weight_columns:
+            assert np.array_equal(result.weight_columns["loss"], losses.numpy())
+        assert bool(result.weight_columns) == (times is not None)

@@ -21,6 +21,7 @@ from evenhand import files, tree
 from evenhand.studies.runs import comparing, executing
 from evenhand.studies.specs.spec import Spec
 from evenhand.testing.compare import difference
+from evenhand.training.evaluation import Judge
 from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
 from tests.support import joining
@@ -460,6 +461,25 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(4), **settings)
     assert len(list(tmp_path.rglob("checkpoint*"))) == len(runs)
+
+
+def test_a_run_of_a_stack_can_be_judged_twice(
+    federation: eh.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, tallies = Judge.result, []
+
+    def twice(self: Judge, state: Any, rounds: int, *rest: Any) -> eh.Result:
+        tallies.append([self.tally(state, rounds) for _ in range(2)])
+        return result(self, state, rounds, *rest)
+
+    monkeypatch.setattr(Judge, "result", twice)
+    runs = [eh.Run(eh.FedAvg(), seed, LOCAL) for seed in (0, 1)]
+    found = eh.fit_many(network(), federation, runs, rounds=1)
+    assert len(tallies) == len(runs)
+    for (first, again), one in zip(tallies, found, strict=True):
+        for name, table in first.items():
+            assert np.array_equal(table, again[name]), name
+            assert np.array_equal(table, one.tally[name]), name
 
 
 def test_a_stack_of_seeds_has_the_bits_of_single_runs(federation: eh.Federation) -> None:

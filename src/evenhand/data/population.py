@@ -7,8 +7,7 @@ the server of a real federation only has a population.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from evenhand.data.fingerprints import Fingerprint
 from evenhand.data.nested import Nested
 from evenhand.data.samples import PARTS, Samples
+from evenhand.data.texts import Texts
 from evenhand.errors import require_choice
 
 
@@ -184,10 +184,10 @@ class Population:
         """Return a client's name, or its number if it has none."""
         return str(client) if self.names is None else self.names[client]
 
-    @cached_property
-    def all_names(self) -> tuple[str, ...]:
-        """The names of all clients; a million strings are made only once."""
-        return self.names or tuple(map(str, range(self.clients)))
+    @property
+    def all_names(self) -> Sequence[str]:
+        """The names of all clients."""
+        return self.names or Texts(range(self.clients))
 
     def counts(self, part: str) -> Tensor:
         """Return (n, A) samples per client and group in "train", "val" or "test"; (n, 1) without

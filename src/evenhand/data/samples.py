@@ -141,8 +141,9 @@ class Part:
 
     def all(self) -> Samples:
         """Return the arrays of all clients."""
-        group = torch.zeros(len(self.x), dtype=torch.int64) if self.group is None else self.group
-        return Samples(self.x, self.y, group)
+        # without groups a single zero, seen by every sample
+        none = torch.zeros(1, dtype=torch.int64).expand(len(self.x))
+        return Samples(self.x, self.y, none if self.group is None else self.group)
 
     def samples(self, dtype: torch.dtype, device: torch.device) -> Samples:
         """Return the arrays of all clients on ``device``, floating-point ones as ``dtype``."""
@@ -181,9 +182,18 @@ def first_not_finite(array: Features) -> int | None:
         bad_rows = [first_not_finite(values) for values in array.arrays().values()]
         return min((row for row in bad_rows if row is not None), default=None)
     source = array.source if isinstance(array, View) else array
-    if not source.is_floating_point() or bool(torch.isfinite(source).all()):
+    if not source.is_floating_point() or _all_finite(source):
         return None
     # in a view, the value may be in a row of the source that no sample uses
     values = array[:]
     bad = torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()
     return int(bad[0]) if len(bad) else None
+
+
+def _all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite, without a second array of this size."""
+    if not values.numel():
+        return True
+    if values.element_size() == 1:  # of which torch does not know the smallest
+        values = values.half()
+    return all(bool(end.isfinite()) for end in values.aminmax())  # a NaN shows in both ends

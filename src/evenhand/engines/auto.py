@@ -22,6 +22,7 @@ from evenhand.errors import first_line
 from evenhand.layers import choices
 from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
+from evenhand.torch_private import grad
 
 BATCH = 32  # samples in the step that is timed
 
@@ -89,7 +90,7 @@ def _measured(model: Model, federation: Federation, batch: int) -> str:
                 loss(variables, index[client]), tree.leaves(variables), allow_unused=True
             )
 
-    stacked = torch.func.vmap(torch.func.grad(loss), randomness="different")
+    stacked = torch.func.vmap(grad(loss), randomness="different")
     operations: list[Callable[..., object]] = []
 
     def side_by_side() -> None:
@@ -122,6 +123,6 @@ def _try_stacking(model: Model, federation: Federation) -> None:
     def loss(params: tree.Tree, index: torch.Tensor) -> torch.Tensor:
         return model.loss(params, Batch(samples, index, weight))
 
-    torch.func.vmap(torch.func.grad(loss), randomness="different")(params, index)
+    torch.func.vmap(grad(loss), randomness="different")(params, index)
     with torch.no_grad():  # some layers take another path here
         torch.func.vmap(loss, randomness="different")(params, index)

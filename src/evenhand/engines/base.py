@@ -29,7 +29,7 @@ class Exchange(Protocol):
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` and collect their replies.
 
-        ``ids`` are ascending; row k of task.own is for ids[k].
+        ``ids`` are ascending; row k of task.own is for ids[k]. The caller may change the replies.
         """
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from evenhand import tree
 from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
 from evenhand.local import SampleDP
+from evenhand.torch_private import grad
 from evenhand.tree import Tree
 
 HELD = 256 << 20  # bytes that the gradients of one client's samples may take

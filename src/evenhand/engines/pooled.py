@@ -20,6 +20,9 @@ from evenhand.tree import Tree
 
 # samples evaluated at once on a GPU: enough to hide the time it takes to start a kernel
 GPU_BLOCK = 8192
+# samples without groups whose order is kept for the next evaluation on a CPU; for more, that would
+# cost memory and save a tenth of the time
+KEPT = 1 << 20
 # before it is replayed: some evaluations at the end of a run happen only once
 TIMES_AS_IT_IS = 2
 MOST_AT_ONCE = 1 << 16  # samples times runs, there
@@ -29,10 +32,11 @@ class _Order(NamedTuple):
     """Samples of some clients, by client and group, and where they are counted."""
 
     ids: Tensor  # (K,) the clients
-    samples: Tensor  # (N,) their numbers
+    groups: int
+    samples: Tensor  # (N,) their numbers, on the device
     group: Tensor  # (N,)
     cell: Tensor  # (N,) client and group in one number, ascending
-    counts: Tensor  # (K * groups,) samples of each cell, on the device
+    counts: Tensor  # (K * groups,) samples of each cell, on a GPU; empty on a CPU
 
 
 class Pooled:
@@ -74,30 +78,29 @@ class Pooled:
 
     def _ordered(self, ids: Tensor, groups: int) -> _Order:
         last = self._last
-        if (
-            last is not None
-            and torch.equal(last.ids, ids)
-            and len(last.counts) == len(ids) * groups
-        ):
+        if last is not None and last.groups == groups and torch.equal(last.ids, ids):
             return last
-        part = self._part
+        self._last = None  # it need not be in memory beside the next one
+        part, device, cells = self._part, self._model.device, len(ids) * groups
         sizes = part.sizes[ids]
-        owner = torch.repeat_interleave(torch.arange(len(ids)), sizes)  # (N,)
-        index = (
-            torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
-        )
-        group = torch.zeros_like(index) if part.group is None else part.group[index]
-        cell = owner * groups + group
-        order = cell.argsort(stable=True)
-        counts = torch.bincount(cell, minlength=len(ids) * groups)
-        self._last = _Order(
-            ids,
-            index[order].to(self._model.device),
-            group[order],
-            cell[order],
-            counts.to(self._model.device),
-        )
-        return self._last
+        # half the memory, with millions of samples; a GPU's kernels are made for int64
+        small = device.type == "cpu" and max(len(part.x), cells) < 2**31
+        whole = torch.int32 if small else torch.int64
+        behind = part.offsets[ids] - (sizes.cumsum(0) - sizes)
+        index = torch.repeat_interleave(behind.to(whole), sizes)  # (N,)
+        index += torch.arange(len(index), dtype=whole)
+        cell = torch.repeat_interleave(torch.arange(0, cells, groups, dtype=whole), sizes)
+        group = torch.zeros(1, dtype=torch.int64).expand(len(index))
+        if part.group is not None:
+            group = part.group[index]
+            cell += group.to(whole)
+            by_cell = cell.argsort(stable=True)
+            index, group, cell = index[by_cell], group[by_cell], cell[by_cell]
+        counts = torch.bincount(cell, minlength=cells) if device.type == "cuda" else cell[:0]
+        order = _Order(ids, groups, index.to(device), group, cell, counts.to(device))
+        if device.type == "cuda" or part.group is not None or len(index) <= KEPT:
+            self._last = order
+        return order
 
     def _judged(
         self, work: Work, shared: Tree, order: _Order
@@ -115,7 +118,7 @@ class Pooled:
         for index, group, cell in zip(
             *(torch.split(v, block) for v in (order.samples, order.group, order.cell)), strict=True
         ):
-            yield judge(shared, index), group, cell
+            yield judge(shared, index.long()), group, cell
 
 
 class _Judge:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from evenhand.torch_private import TorchDispatchMode
+from evenhand.torch_private import DispatchMode
 
 ATEN = torch.ops.aten
 
@@ -39,7 +39,7 @@ def recorded(function: Callable[..., Sequence[Tensor]], values: Sequence[Tensor]
     return GraphModule(recorder.constants, recorder.graph)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations below batching and differentiation, which see plain tensors."""
 
     def __init__(self, values: Sequence[Tensor]) -> None:

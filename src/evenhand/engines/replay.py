@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from evenhand import tree
 from evenhand.engines.tracing import MOST_SHAPES, TreeFunction, shapes, traced, twin
 from evenhand.errors import first_line
+from evenhand.torch_private import freed_when_unused
 from evenhand.tree import Tree
 
 Operations = Callable[..., Sequence[Tensor]]
@@ -104,8 +105,10 @@ def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequ
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             # torch may warn that this is deprecated, or that sizes become constants, which we want
             warnings.simplefilter("ignore")
-            scripted: Callable[..., Sequence[Tensor]] = torch.jit.trace(  # type: ignore[no-untyped-call]
-                outputs, tuple(twin(leaf) for leaf in values), check_trace=False
+            scripted: Callable[..., Sequence[Tensor]] = freed_when_unused(
+                torch.jit.trace(  # type: ignore[no-untyped-call]
+                    outputs, tuple(twin(leaf) for leaf in values), check_trace=False
+                )
             )
     except Exception as error:
         log.info("replaying operations from Python: %s", first_line(error))

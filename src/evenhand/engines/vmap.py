@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from evenhand import tree
 from evenhand.data.population import Population
@@ -21,6 +21,7 @@ from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
 from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
+from evenhand.torch_private import grad
 from evenhand.tree import Tree
 
 MEMORY_SHARE = 0.25  # share of the free memory for one chunk

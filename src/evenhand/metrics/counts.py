@@ -26,7 +26,7 @@ class Counts:
     """
 
     table: Ints  # (n, A, C, C + 1)
-    clients: tuple[str, ...]
+    clients: Sequence[str]
     groups: tuple[str, ...]  # one empty name without groups
     labels: tuple[str, ...]
 

@@ -44,27 +44,27 @@ def sample_outcomes(
     names = (*model.shared, *model.affine, *model.statistics)
     samples = part.samples(model.dtype, model.device)
     metrics = [one for one in model.metrics if 2 * len(part.x) * one.entries <= MOST_CELLS]
-    owned = [(params, torch.arange(len(part.x)))]
+    count = len(part.x)
+    owned = [(params, 0, count)]  # each model, and the first and last of its samples
     if personal is not None:
-        owned = list(
-            zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True)
-        )
-    found: dict[str, list[Tensor]] = {}
+        ends = part.offsets.tolist()
+        owned = list(zip(personal, ends[:-1], ends[1:], strict=True))
+    found: dict[str, Tensor] = {}
     with torch.no_grad():
-        for whole, rows in owned:
+        for whole, begin, end in owned:
             chosen = tree.to({name: whole[name] for name in names}, model.device)
-            for index in torch.split(rows.to(model.device), BLOCK) if len(rows) else ():
-                batch = Batch(
-                    samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
-                )
-                for name, values in _outcomes(
-                    model, model.output(chosen, batch.x), batch.y, metrics
-                ).items():
-                    found.setdefault(name, []).append(values.cpu())
-    joined = {name: torch.cat(parts) for name, parts in found.items()}
-    keys = {key for key, _ in metric_keys(joined).values()}
+            for first in range(begin, end, BLOCK):
+                index = torch.arange(first, min(first + BLOCK, end), device=model.device)
+                weight = torch.ones(len(index), dtype=model.dtype, device=model.device)
+                batch = Batch(samples, index, weight)
+                output = model.output(chosen, batch.x)
+                for name, values in _outcomes(model, output, batch.y, metrics).items():
+                    if name not in found:  # of all samples: blocks joined later would be held twice
+                        found[name] = torch.empty(count, *values.shape[1:], dtype=values.dtype)
+                    found[name][first : first + len(index)] = values
+    keys = {key for key, _ in metric_keys(found).values()}
     stored = {
-        name: kept(values) if name in keys else values.numpy() for name, values in joined.items()
+        name: kept(values) if name in keys else values.numpy() for name, values in found.items()
     }
     return stored or {"value": np.zeros(0)}
 

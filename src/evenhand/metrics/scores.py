@@ -10,13 +10,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.data.population import Population
+from evenhand.data.texts import Repeated, Texts
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.measuring import metric_keys, ratios
-from evenhand.metrics.tallies import Tally, accuracy_of
+from evenhand.metrics.tallies import Tally, accuracy_of, pieces
 
 Row = dict[str, Any]
-Columns = dict[str, Any]  # equally long arrays or lists, by name
+Columns = dict[str, Any]  # equally long arrays or sequences of texts, by name
 Floats = NDArray[np.float64]
 
 KEPT = ("count", "train_count", "loss")  # columns that are there even without a value
@@ -40,30 +41,26 @@ def score_columns(tally: Tally, population: Population) -> Columns:
 
     def score(function: Callable[..., Floats], *names: str) -> Floats:
         """One number for every row; NaN without a table, or where it is not kept by client."""
+        found, begin = np.full(sum(sizes), np.nan), 0
         kept = zip(*(levels.get(name, [None] * 3) for name in names), strict=True)
-        rows = [
-            np.full(n, np.nan) if any(t is None for t in tables) else function(*tables)
-            for n, tables in zip(sizes, kept, strict=True)
-        ]
-        return np.concatenate(rows)
+        for n, tables in zip(sizes, kept, strict=True):
+            if all(table is not None for table in tables):
+                for rows in pieces(n):
+                    found[begin:][rows] = function(*(table[rows] for table in tables))
+            begin += n
+        return found
 
     team_names = population.team_names if by_client else ()
     sizes = (population.clients if by_client else 1, population.groups, len(team_names))
-    by = [
-        kind
-        for kind, n in zip(
-            ("client" if by_client else "everyone", "group", "team"), sizes, strict=True
-        )
-        for _ in range(n)
-    ]
+    kinds = ("client" if by_client else "everyone", "group", "team")
     names = population.all_names if by_client else ("everyone",)
-    teams = [""] * sizes[0]
+    teams: Sequence[str] = Repeated("", sizes[0])
     if by_client and population.teams is not None:
         teams = [population.team_names[code] for code in population.teams.tolist()]
     columns: Columns = {
-        "by": by,
-        "name": [*names, *population.group_names, *team_names],
-        "team": teams + [""] * sum(sizes[1:]),
+        "by": Texts(*map(Repeated, kinds, sizes)),
+        "name": Texts(names, population.group_names, team_names),
+        "team": Texts(teams, Repeated("", sum(sizes[1:]))),
         "train_count": _train_counts(population, by_client),
         "count": score(lambda count: count, "count").astype(np.int64),
         "accuracy": score(_mean, accuracy_of(tally), "count"),
@@ -155,7 +152,7 @@ def summary_of(
     if over_clients is not None:
         mean = {} if classifies else {"mean": over_clients.get(name, np.nan)}
         return {kind: float({**over_clients, **mean}.get(kind, np.nan)) for kind in summary([])}
-    clients = [kind == "client" for kind in columns["by"]]
+    clients = np.fromiter((kind == "client" for kind in columns["by"]), bool)
     if name not in columns:
         return summary([])
     values = np.asarray(columns[name], np.float64)[clients]
@@ -173,7 +170,8 @@ def summaries(values: ArrayLike) -> dict[str, Floats]:
         "worst": spread.smallest,
         "std": spread.std,
     }
-    return {name: function(values) for name, function in kinds.items()}
+    given = spread.Together(values)  # sorted once
+    return {name: function(given) for name, function in kinds.items()}
 
 
 def _by_level(
@@ -185,11 +183,13 @@ def _by_level(
     ``by_client``, everyone together is the only client, and there are no teams.
     """
     by_group = values.sum(0)[: population.groups]
+    # a single group is not copied
+    by_row = values[:, 0] if values.shape[1] == 1 else values.sum(1)
     if not by_client:
-        return [values.sum(1), by_group, values[:0].sum(1)]
+        return [by_row, by_group, by_row[:0]]
     if len(values) != population.clients:
         return [None, by_group, None]
-    of_clients = torch.from_numpy(values.sum(1))
+    of_clients = torch.from_numpy(by_row)
     by_team = torch.zeros(len(population.team_names), *of_clients.shape[1:], dtype=of_clients.dtype)
     if population.teams is not None:
         by_team.index_add_(0, population.teams, of_clients)

@@ -22,7 +22,7 @@ words to predict) is omitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ COUNTS = ("count", "correct", *BY_LABEL, "confusion", "scored")
 PROBABLE = (losses.cross_entropy, losses.brier, losses.bce)
 MOST_CELLS = 1 << 25  # 256 MB
 BLOCK = 1024  # samples judged at once: fills a core, and stays small for deep networks
+PIECE = 1 << 14  # clients whose tallies are worked on at once, to bound what is held in between
 # scores are summed as multiples of 1 / FINEST: the sums are then exact, whatever their order
 FINEST = 1 << 24
 
@@ -142,17 +143,38 @@ def tally(
 def dense(replies: Replies, clients: int) -> Tally:
     """Tallies (n, A, ...) of all clients by name, zero for those that did not reply.
 
-    Those known only as sums over clients are (1, A, ...).
+    Those known only as sums over clients are (1, A, ...). The replies are used up: large tables are
+    taken out of them, not held a second time.
     """
-    found = {}
-    for name, values in replies.each.items():
-        found[name] = np.zeros(
-            (clients, *values.shape[1:]), np.int64 if name in COUNTS else np.float64
-        )
-        found[name][replies.ids.numpy()] = values.numpy()
+    found: Tally = {}
+    for name in list(replies.each):
+        values = replies.each.pop(name).numpy()
+        if len(replies.ids) < clients:  # else ids, which ascend, are those of all clients
+            whole = np.zeros((clients, *values.shape[1:]), values.dtype)
+            whole[replies.ids.numpy()] = values
+            values = whole
+        found[name] = _whole(values) if name in COUNTS else values.astype(np.float64, copy=False)
     for name, values in replies.total.items():
         found[name] = values[None].numpy().astype(np.int64 if name in COUNTS else np.float64)
     return found
+
+
+def _whole(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The same whole numbers as integers, in the same memory."""
+    if values.dtype != np.float64:
+        return values.astype(np.int64)
+    found = values.view(np.int64)
+    for rows in pieces(len(values)):
+        found[rows] = values[rows].astype(np.int64)
+    return found
+
+
+def pieces(rows: int) -> Iterator[slice]:
+    """Rows in turn, PIECE of them or a few more: never one by itself unless it is alone, since
+    NumPy may sum a single row in another order."""
+    count = max(1, rows // PIECE)
+    ends = [rows * piece // count for piece in range(count + 1)]
+    return map(slice, ends, ends[1:])
 
 
 def regresses(model: Model) -> bool:

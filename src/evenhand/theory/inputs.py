@@ -30,7 +30,7 @@ def loss_and_weight(losses: Vector, base: Vector) -> tuple[Tensor, Tensor]:
     require(
         bool((w >= 0).all()) and abs(float(w.sum()) - 1) <= 1e-6,
         "base weights must be >= 0 and sum to 1, got {}",
-        w.tolist()[:10],
+        w[:10].tolist(),
     )
     return torch.where(w > 0, f, f[w > 0].min()), w / w.sum()
 

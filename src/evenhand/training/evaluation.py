@@ -113,12 +113,13 @@ class Judge:
         if "confusion" not in tally or tally["confusion"].shape[2] != 2:
             return {}
         if validated is not None:
-            return {"validation": validated["scored"].astype(np.int64)}
+            return {"validation": validated["scored"].astype(np.int64, copy=False)}
         if self.part == "train":
-            return {"training": tally["scored"].astype(np.int64)}
+            return {"training": tally["scored"].astype(np.int64, copy=False)}
         if self.hidden or not isinstance(self.population, Federation):
             return {}
-        return {"training": self.tally(state, round, "train")["scored"].astype(np.int64)}
+        of_training = self.tally(state, round, "train")["scored"]
+        return {"training": of_training.astype(np.int64, copy=False)}
 
     def numbers(self, state: State, round: int, last: bool = False) -> Row:
         """Return loss, accuracy over clients and gaps between groups, for the history.
@@ -163,7 +164,7 @@ class Judge:
         """Return full tallies of all clients on one split, by default the one used in the
         history."""
         if part is None and self._tallied is not None and self._tallied[0] is state:
-            replies = self._tallied[1]
+            replies, self._tallied = self._tallied[1], None  # not held beside the tally
         else:
             replies = self._judged(self._full(part or self.part), state, round)
         if not len(replies.ids):
@@ -244,7 +245,7 @@ class Judge:
             "weight": certificate.weights,
         }
         return {
-            "name": list(self.population.all_names),
+            "name": self.population.all_names,
             **{key: values.numpy() for key, values in columns.items()},
         }
 
@@ -255,12 +256,10 @@ class Judge:
         depend on all losses.
         """
         if self._losses is None or self._losses[0] is not state:
-            everyone = torch.arange(self.population.clients)
-            replies = self.exchange.exchange(
-                self._training_work, self._task(state), everyone, round
-            )
-            if len(replies.ids) < len(everyone):
-                self._losses = (state, torch.full((len(everyone),), math.nan, dtype=torch.float64))
+            clients = self.population.clients
+            replies = self._trained_on(state, round)
+            if len(replies.ids) < clients:
+                self._losses = (state, torch.full((clients,), math.nan, dtype=torch.float64))
                 return self._losses[1]
             total: Tensor = replies.each["loss"].sum(1)
             self._losses = (
@@ -268,6 +267,17 @@ class Judge:
                 total if self.model.summed else total / replies.each["count"].sum(1),
             )
         return self._losses[1]
+
+    def _trained_on(self, state: State, round: int) -> Replies:
+        """Return everyone's losses of the shared model on training data: those of the tallies, if
+        they are of the same model and data."""
+        if self._tallied is not None and self._tallied[0] is state and self.part == "train":
+            shared = self._task(state).shared
+            plain = not self.algorithm.personal
+            if plain and self.algorithm.deployed(shared, {}) is shared["model"]:
+                return self._tallied[1]
+        everyone = torch.arange(self.population.clients)
+        return self.exchange.exchange(self._training_work, self._task(state), everyone, round)
 
     def personal(
         self, state: State, constants: dict[str, Tensor]

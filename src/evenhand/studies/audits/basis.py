@@ -152,7 +152,7 @@ class Basis:
         names = ("accuracy",) if self.code is None else RATES
         return {name: shares_of(sums, squares, self.code or 0, name) for name in names}
 
-    def names(self, by: str = "group") -> tuple[str, ...]:
+    def names(self, by: str = "group") -> Sequence[str]:
         """Names of the groups or clients, or "everyone"."""
         kinds = {"group": self.counts.groups, "client": self.counts.clients}
         return kinds.get(by, ("everyone",))

@@ -170,6 +170,8 @@ class OneRun:
         found = self.evaluations.of((plain, work.part, work.full), self.row, round)
         place = self.row % self.evaluations.block(work.full)
         total, each = (
-            tree.to(tree.row(values, place), "cpu") for values in (found.total, found.each)
+            # a copy, as the caller may change what it gets, and it can be asked for again
+            tree.map(lambda leaf: leaf[place].to("cpu", copy=True), values)
+            for values in (found.total, found.each)
         )
         return Replies(ids, total, each)

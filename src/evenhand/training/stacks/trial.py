@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from evenhand import tree
 from evenhand.algorithm import MOMENTS, Algorithm
@@ -20,6 +20,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import first_line
 from evenhand.messages import Task
 from evenhand.model import Model
+from evenhand.torch_private import grad
 from evenhand.training.checkpoints import first_samples
 from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
 from evenhand.training.steps import with_round
