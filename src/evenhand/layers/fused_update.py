@@ -61,7 +61,7 @@ def fuse_updates(module: GraphModule) -> int:
     changed = {
         argument
         for node in graph.nodes
-        if node.op == "call_function" and _mutates(node)
+        if torch_private.changes_its_input(node.target)
         for argument in node.all_input_nodes[:1]
     }
     for node in list(graph.nodes):
@@ -85,12 +85,6 @@ def fuse_updates(module: GraphModule) -> int:
         graph.eliminate_dead_code()
         module.recompile()
     return fused
-
-
-def _mutates(node: Node) -> bool:
-    return isinstance(node.target, torch_private.OpOverload) and bool(
-        torch_private.schema(node.target).is_mutable
-    )
 
 
 def _fits(values: Any, rates: Any) -> bool:

@@ -94,14 +94,15 @@ class _PoolGradient(torch.autograd.Function):
         relu: bool,
         any_order: bool,
     ) -> Any:
-        given = [
+        gradient, x, values, places = (
             stacked(value, dim, info.batch_size)
             for value, dim in zip((gradient, x, values, places), in_dims[:4], strict=True)
-        ]
-        flat, back = _flat(given[1])
+        )
+        flat, back = _flat(x)
         # all in one memory order before the ReLU: a dense layer's gradient comes in another one,
         # and torch takes ten times as long over two orders
-        found = _PoolGradient.forward(*map(flat, given), window, relu, any_order)
+        given = flat(gradient), flat(x), flat(values), flat(places)
+        found = _PoolGradient.forward(*given, window, relu, any_order)
         return settled(back(found), any_order), 0
 
 
