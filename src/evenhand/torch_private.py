@@ -54,7 +54,6 @@ else:
 lstm = look_up("_VF.lstm")
 fused_lstm_cell = look_up("ops.aten._thnn_fused_lstm_cell")
 fused_lstm_cell_backward = look_up("ops.aten._thnn_fused_lstm_cell_backward_impl")
-unsafe_view = look_up("ops.aten._unsafe_view.default")
 to_copy = look_up("ops.aten._to_copy.default")
 transforms_active = look_up("_C._are_functorch_transforms_active")  # inside vmap, grad, ...
 is_transformed = look_up("_C._functorch.is_functorch_wrapped_tensor")
@@ -152,3 +151,8 @@ def schema(operation: OpOverload) -> Any:
         return operation._schema
     except AttributeError:
         raise _missing("_ops.OpOverload._schema") from None
+
+
+def changes_its_input(operation: Any) -> bool:
+    """Whether it is an operation on tensors that writes to one it is given."""
+    return isinstance(operation, OpOverload) and bool(schema(operation).is_mutable)

@@ -234,7 +234,7 @@ def test_slopes_of_data_are_not_computed() -> None:
     masks = {
         tuple(node.args[-1]) for node in graph.nodes if "convolution_backward" in str(node.target)
     }
-    assert masks == {(False, True, True), (True, True, True)}
+    assert masks == {(False, True, False), (True, True, False)}
 
 
 def test_stacked_twice_is_torchs() -> None:
@@ -325,6 +325,42 @@ def test_a_traced_step_takes_the_relu_of_what_is_pooled() -> None:
         if "relu" in str(node.target) or "threshold" in str(node.target)
     }
     assert shapes == {(6, 6), (2, 2)}  # not of the images of 12 x 12
+
+
+def test_a_relus_gradient_has_the_memory_order_of_what_it_is_compared_with() -> None:
+    from evenhand.engines.tracing import traced
+
+    def build() -> nn.Module:
+        layers = (nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        return nn.Sequential(*layers, nn.Linear(144, 3))  # gives gradients in another order
+
+    loss, params, x, y = setting(build, 3, torch.float32)
+    step = vmap(grad(loss))
+    graph = traced(lambda shared, own: step(own, x, y), {}, params)[0].graph
+    (found,) = (node for node in graph.nodes if "threshold_backward" in str(node.target))
+    gradient, values = (part.meta["kind"] for part in found.args[:2])
+    assert gradient.stride == values.stride
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16, 40])
+@pytest.mark.parametrize("form", ["loop", "grouped_last"])
+def test_company_changes_no_bit_of_a_bias(form: str, channels: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, w, slope = (
+        torch.randn(shape, generator=generator)
+        for shape in ((9, 4, 1, 12, 12), (9, channels, 1, 3, 3), (9, 4, channels, 12, 12))
+    )
+
+    def biases(rows: list[int]) -> Tensor:
+        given = (slope[rows], x[rows], w[rows], Geometry(padding=(1, 1)), (False, False, True))
+        found = FORMS[form].backward(*given)[2]
+        assert found is not None
+        return found
+
+    whole = biases(list(range(9)))
+    torch.testing.assert_close(whole, slope.sum((1, 3, 4)), rtol=1e-4, atol=1e-4)
+    for rows in ([0], [1, 0], [4, 8, 2], [3, 4, 5, 6], [8, 7, 6, 5, 4]):
+        assert torch.equal(biases(rows), whole[rows])
 
 
 def test_one_client_gets_what_torch_gives() -> None:

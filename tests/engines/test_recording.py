@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand.engines.recording import recorded
+from evenhand.engines.tracing import traced
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -69,3 +70,30 @@ def test_a_function_that_depends_on_values_is_refused(function: Function) -> Non
 def test_an_index_of_numbers_is_an_input_like_others() -> None:
     graph = recorded(lambda x, at: [x[at]], [torch.arange(4.0), torch.tensor([1, 0])])
     assert graph(torch.arange(4.0), torch.tensor([3, 2]))[0].tolist() == [3, 2]
+
+
+def test_views_of_the_same_values_become_one_and_others_stay_apart() -> None:
+    def function(shared: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+        x = own["x"]  # square: its rows, columns and transpose have equal shapes
+        before = x.view(16).view(4, 4) * 2
+        x.view(2, 8).view(4, 4)[1].add_(1)
+        after = x.t().contiguous().view(4, 4).t() + x.permute(0, 1) * 3
+        return {
+            "before": before,
+            "after": after.transpose(0, 1).transpose(0, 1),
+            "rows": x[0] - x[1] * 5,
+            "crossed": x - x.t(),
+            "same": x[0].expand(4, 4) - x[0].view(4, 1).expand(4, 4),
+        }
+
+    def x(seed: int) -> dict[str, Tensor]:
+        return {"x": torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))}
+
+    graph, form = traced(function, {}, x(0))
+    given, own = x(1), x(1)
+    expected = function({}, own)
+    for name, found in zip(form, graph(given["x"]), strict=True):
+        assert torch.equal(found, expected[name]), name
+    assert torch.equal(given["x"], own["x"])  # changed in place alike
+    views = [node for node in graph.graph.nodes if "view" in str(node.target)]
+    assert len(views) == 1  # x[0] as a column

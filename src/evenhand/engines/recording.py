@@ -20,11 +20,13 @@ ATEN = torch.ops.aten
 
 
 class Kind(NamedTuple):
-    """What is known of a node's result."""
+    """What is known of a node's result. Nodes of equal kinds are the same values in memory."""
 
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+    memory: int  # the address of what it is a view of, and where in there it begins
+    offset: int
 
 
 def recorded(function: Callable[..., Sequence[Tensor]], values: Sequence[Tensor]) -> GraphModule:
@@ -80,7 +82,8 @@ class _Recorder(DispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _note(self, value: Tensor, node: Node) -> None:
-        node.meta["kind"] = Kind(value.shape, value.stride(), value.dtype)
+        place = value.untyped_storage().data_ptr(), int(value.storage_offset())
+        node.meta["kind"] = Kind(value.shape, value.stride(), value.dtype, *place)
         self._nodes[id(value)] = node
         self._kept.append(value)
 

@@ -73,6 +73,10 @@ def simplify(module: GraphModule, device: torch.device) -> None:
     the value: once these are a constant, operations that only compute the value are unused.
     """
     aten, graph = torch.ops.aten, module.graph
+    first_of: dict[Any, Node] = {}  # by kind: views of views are often what there was before
+    for node in graph.nodes:
+        if "kind" in node.meta and not torch_private.changes_its_input(node.target):
+            node.replace_all_uses_with(first_of.setdefault(node.meta["kind"], node))
     constants = {
         aten.ones_like.default: 1.0,
         aten.zeros_like.default: 0.0,
@@ -98,16 +102,6 @@ def simplify(module: GraphModule, device: torch.device) -> None:
                     node.replace_all_uses_with(graph.get_attr(name))
         elif node.target is aten.mul.Scalar and node.args[1] == 1:
             node.replace_all_uses_with(first)
-        elif node.target in (aten.view.default, aten.expand.default, torch_private.unsafe_view):
-            before = first.meta.get("kind")
-            if before and found and before.shape == found.shape and before.stride == found.stride:
-                node.replace_all_uses_with(first)
-        elif (
-            node.target is aten.transpose.int
-            and first.target is aten.transpose.int
-            and first.args[1:] == node.args[1:]
-        ):
-            node.replace_all_uses_with(first.args[0])
     graph.eliminate_dead_code()
     module.recompile()
 
@@ -115,14 +109,13 @@ def simplify(module: GraphModule, device: torch.device) -> None:
 def _only_read(node: Node) -> bool:
     """Whether the result of an operation, or a view of it, is never changed or returned."""
     for user in node.users:
-        if (
-            user.op != "call_function"
-            or not isinstance(user.target, torch_private.OpOverload)
-            or torch_private.schema(user.target).is_mutable
-        ):
+        operation = user.target
+        if not isinstance(operation, torch_private.OpOverload):
+            return False
+        if torch_private.changes_its_input(operation):
             return False
         is_view = any(
-            result.alias_info is not None for result in torch_private.schema(user.target).returns
+            result.alias_info is not None for result in torch_private.schema(operation).returns
         )
         if is_view and not _only_read(user):
             return False

@@ -28,7 +28,7 @@ def fuse_updates(module: GraphModule, device: Device) -> int:
     changed = {
         argument
         for node in graph.nodes
-        if node.op == "call_function" and _mutates(node)
+        if torch_private.changes_its_input(node.target)
         for argument in node.all_input_nodes[:1]
     }
     for node in list(graph.nodes):
@@ -92,7 +92,7 @@ def _fuse_products(graph: Graph, update: _Update, changed: set[Node], device: De
         and slopes is back.args[0]
         and rates is not None
         and rates not in changed
-        and max(order[slopes], order[update.b]) < order[back]
+        and max(order[slopes], order[update.b]) < order[back] < order[update.node]
     )
     for node, turned in products:
         if turned:
@@ -160,12 +160,6 @@ def _root(rates: Any) -> Any:
     while rates.target is aten.view.default:
         rates = rates.args[0]
     return rates if rates.op == "placeholder" else None
-
-
-def _mutates(node: Node) -> bool:
-    return isinstance(node.target, torch_private.OpOverload) and bool(
-        torch_private.schema(node.target).is_mutable
-    )
 
 
 def _fits(values: Any, rates: Any) -> bool:

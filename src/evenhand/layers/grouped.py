@@ -14,6 +14,7 @@ from evenhand.layers.convolution import (
     Wanted,
     convolution,
     convolution_backward,
+    of_bias,
 )
 
 # clients per convolution on a CPU: rounding may depend on the number of groups, so there are always
@@ -40,9 +41,19 @@ def _together_backward(
     gradient: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
 ) -> Gradients:
     beside = (side_by_side_last(gradient), side_by_side_last(x), _filters_last(w))
-    return _separated(
-        convolution_backward(*beside, how._replace(groups=len(x) * how.groups), wanted), w
+    # the sum over all channels at once would round by a client's place among the others
+    alone = wanted[2] and not x.is_cuda
+    of_x, of_w, biases = _separated(
+        convolution_backward(
+            *beside,
+            how._replace(groups=len(x) * how.groups),
+            (*wanted[:2], wanted[2] and not alone),
+        ),
+        w,
     )
+    if alone:
+        biases = torch.stack([of_bias(own) for own in apart(beside[0], len(x)).unbind(0)])
+    return of_x, of_w, biases
 
 
 def _separated(gradients: Gradients, w: Tensor) -> Gradients:

@@ -1,4 +1,4 @@
-"""Max-pooling with rules of its own for stacked clients.
+"""Max-pooling, alone or with a ReLU after it, with rules of its own for stacked clients.
 
 Pooling is exact, so the memory order affects only its speed.
 """
@@ -15,32 +15,39 @@ from evenhand.layers.arrangement import apart, is_interleaved, settled, side_by_
 
 
 class MaxPool(torch.autograd.Function):
-    """torch's max-pooling: values, and where in the image they were."""
+    """torch's max-pooling: values, or their ReLU, and where in the image they were."""
 
     @staticmethod
-    def forward(x: Tensor, window: tuple[Any, ...], any_order: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        x: Tensor, window: tuple[Any, ...], relu: bool, any_order: bool
+    ) -> tuple[Tensor, Tensor]:
         values, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
-        return values, places
+        return values.relu() if relu else values, places
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, ctx.window, ctx.any_order = inputs
+        _, ctx.window, ctx.relu, ctx.any_order = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(inputs[0], output[1])
+        ctx.save_for_backward(inputs[0], *output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        kept = (*ctx.saved_tensors, ctx.window, ctx.any_order)
+        kept = (*ctx.saved_tensors, ctx.window, ctx.relu, ctx.any_order)
         gradient = _PoolGradient.apply(gradients[0], *kept)  # type: ignore[no-untyped-call]
-        return gradient, None, None
+        return gradient, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: Tensor, window: tuple[Any, ...], any_order: bool
+        info: Any,
+        in_dims: tuple[Any, ...],
+        x: Tensor,
+        window: tuple[Any, ...],
+        relu: bool,
+        any_order: bool,
     ) -> Any:
         x = stacked(x, in_dims[0], info.batch_size)
         flat, back = _flat(x)
-        values, places = torch.ops.aten.max_pool2d_with_indices(flat(x), *window)
+        values, places = MaxPool.forward(flat(x), window, relu, any_order)
         return (settled(back(values), any_order), back(places)), (0, 0)
 
 
@@ -49,8 +56,16 @@ class _PoolGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, x: Tensor, places: Tensor, window: tuple[Any, ...], any_order: bool
+        gradient: Tensor,
+        x: Tensor,
+        values: Tensor,
+        places: Tensor,
+        window: tuple[Any, ...],
+        relu: bool,
+        any_order: bool,
     ) -> Tensor:
+        if relu:
+            gradient = _where_positive(gradient, values)
         result: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
             gradient, x, *window, places
         )
@@ -58,18 +73,14 @@ class _PoolGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
+        ctx.relu = inputs[5]
+        ctx.save_for_backward(*inputs[2:4])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (places,) = ctx.saved_tensors
-        return (
-            gradients[0].flatten(-2).gather(-1, places.flatten(-2)).reshape(places.shape),
-            None,
-            None,
-            None,
-            None,
-        )
+        values, places = ctx.saved_tensors
+        found = gradients[0].flatten(-2).gather(-1, places.flatten(-2)).reshape(places.shape)
+        return _where_positive(found, values) if ctx.relu else found, *[None] * 6
 
     @staticmethod
     def vmap(
@@ -77,19 +88,28 @@ class _PoolGradient(torch.autograd.Function):
         in_dims: tuple[Any, ...],
         gradient: Tensor,
         x: Tensor,
+        values: Tensor,
         places: Tensor,
         window: tuple[Any, ...],
+        relu: bool,
         any_order: bool,
     ) -> Any:
-        gradient, x, places = (
+        gradient, x, values, places = (
             stacked(value, dim, info.batch_size)
-            for value, dim in zip((gradient, x, places), in_dims[:3], strict=True)
+            for value, dim in zip((gradient, x, values, places), in_dims[:4], strict=True)
         )
         flat, back = _flat(x)
-        found = torch.ops.aten.max_pool2d_with_indices_backward(
-            flat(gradient), flat(x), *window, flat(places)
-        )
+        # all in one memory order before the ReLU: a dense layer's gradient comes in another one,
+        # and torch takes ten times as long over two orders
+        given = flat(gradient), flat(x), flat(values), flat(places)
+        found = _PoolGradient.forward(*given, window, relu, any_order)
         return settled(back(found), any_order), 0
+
+
+def _where_positive(gradient: Tensor, values: Tensor) -> Tensor:
+    """The gradient of a ReLU with these values."""
+    result: Tensor = torch.ops.aten.threshold_backward(gradient, values, 0)
+    return result
 
 
 def _flat(x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:

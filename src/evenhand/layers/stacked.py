@@ -99,10 +99,8 @@ class FastLayers(TorchFunctionMode):
         if function in _CONVOLUTIONS:
             return self._convolve(function, *args, **kwargs)
         if function in _POOLING:
-            if relu is not None and args and args[0] is relu[1] and args[0].device.type == "cpu":
-                found = self._pool(function, relu[0], *args[1:], **kwargs)
-                return found.relu() if isinstance(found, Tensor) else function(*args, **kwargs)
-            return self._pool(function, *args, **kwargs)
+            before = relu[0] if relu is not None and args and args[0] is relu[1] else None
+            return self._pool(before, function, *args, **kwargs)
         if function in _RELU and transforms_active() and not kwargs.get("inplace", args[1:]):
             result: Tensor = function(*args, **kwargs)
             self._relu = (args[0], result)
@@ -149,6 +147,7 @@ class FastLayers(TorchFunctionMode):
 
     def _pool(
         self,
+        before: Tensor | None,  # what ``input`` is the ReLU of
         function: Any,
         input: Tensor,
         kernel_size: int | Sides,
@@ -173,7 +172,9 @@ class FastLayers(TorchFunctionMode):
             ),
             ceil_mode,
         )
-        return MaxPool.apply(input, window, self.any_order)[0]  # type: ignore[no-untyped-call]
+        has_relu = before is not None
+        given = (before if has_relu else input, window, has_relu, self.any_order)
+        return MaxPool.apply(*given)[0]  # type: ignore[no-untyped-call]
 
 
 def _sides(value: int | Iterable[int], dimensions: int) -> Sides:
