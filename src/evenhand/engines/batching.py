@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -77,11 +77,9 @@ class Batching(ABC):
         """``values`` in memory that may be changed in place; the same ``name`` reuses it."""
         return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
 
-    def repeat(
-        self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]
-    ) -> None:
-        """Take a step, which changes ``inputs`` in place, on each of ``batches``."""
-        for batch in batches:
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Tree) -> None:
+        """Take a step, which changes ``inputs`` in place, on each row of ``batches``."""
+        for batch in tree.rows(batches):
             step(shared, {**inputs, "batch": batch})
 
     def fixed(self, values: Tree, name: str) -> Tree:

@@ -86,7 +86,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
         if node.target in constants or node.target is aten.scalar_tensor.default:
             if (
                 found is not None
-                and _only_read(node)
+                and only_read(node)
                 and math.prod(found.shape) <= LARGEST_CONSTANT
             ):
                 value = constants.get(node.target, first)
@@ -112,7 +112,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
     module.recompile()
 
 
-def _only_read(node: Node) -> bool:
+def only_read(node: Node) -> bool:
     """Whether the result of an operation, or a view of it, is never changed or returned."""
     for user in node.users:
         if (
@@ -124,6 +124,6 @@ def _only_read(node: Node) -> bool:
         is_view = any(
             result.alias_info is not None for result in torch_private.schema(user.target).returns
         )
-        if is_view and not _only_read(user):
+        if is_view and not only_read(user):
             return False
     return True

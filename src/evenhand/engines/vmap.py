@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -147,9 +147,7 @@ class SideBySide(Batching):
             super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
         )
 
-    def repeat(
-        self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]
-    ) -> None:
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Tree) -> None:
         if isinstance(step, Replayed):
             step.repeat(shared, inputs, batches)
         else:
