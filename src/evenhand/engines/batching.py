@@ -73,6 +73,10 @@ class Batching(ABC):
         """
         return function
 
+    def outermost(self, function: ChunkFunction) -> ChunkFunction:
+        """A function that calls replayed ones, in a form that is faster when called again."""
+        return function
+
     def copy(self, values: Tree, name: str) -> Tree:
         """``values`` in memory that may be changed in place; the same ``name`` reuses it."""
         return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
@@ -81,6 +85,10 @@ class Batching(ABC):
         """Take a step, which changes ``inputs`` in place, on each row of ``batches``."""
         for batch in tree.rows(batches):
             step(shared, {**inputs, "batch": batch})
+
+    def is_brief(self, step: ChunkFunction) -> bool:
+        """Whether several calls of ``step`` are so short that they are run at once."""
+        return False
 
     def fixed(self, values: Tree, name: str) -> Tree:
         """``values``, placed where a replayed function reads them without a copy."""

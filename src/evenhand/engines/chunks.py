@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -109,9 +110,9 @@ class Chunks:
         Args:
             shared: one row for all, or a row for each client.
             own, memory: a row for each client.
-            summed: return totals as sums instead of a row for each client.
+            summed: return totals as sums instead of a row for each client, where that is as fast.
         """
-        work = prepared.work
+        work, count = prepared.work, len(members.ids)
         stage = "start"
         try:
             with (
@@ -123,12 +124,20 @@ class Chunks:
                 start: Tree = {}
                 end: Tree = {}
                 if work.local is not None:
+                    visits = self._visits(work, members, round)
+                    batches = visits.alike() if self._is_brief(prepared) else None
+                    if batches is not None:
+                        out = prepared.whole(shared, {**inputs, "batches": batches})
+                        if summed and math.isfinite(out["check"]):
+                            good = torch.ones(count, dtype=torch.bool)
+                            return ChunkReply(good, {}, out["each"], out["memory"], out["sums"])
+                        return self._counted(prepared, out, count)
                     begin = prepared.start(shared, inputs)
                     start = begin["variables"]
                     stage = "training"
-                    end = self._descended(prepared, shared, own, begin, members, round)
+                    end = self._descended(prepared, shared, own, begin, members, visits)
                 stage = "reply"
-                function = prepared.summed_reply if summed else prepared.reply
+                function = prepared.summed_reply if summed and self.on_gpu else prepared.reply
                 out = self._replies(
                     prepared, function, shared, {**inputs, "start": start, "end": end}, members
                 )
@@ -143,8 +152,21 @@ class Chunks:
         sums = out.get("sums")
         if sums is not None:
             return ChunkReply(sums["good"], {}, out["each"], out["memory"], sums["total"])
-        count = len(members.ids)
-        good = finite(out, count) if work.must_be_finite else torch.ones(count, dtype=torch.bool)
+        return self._counted(prepared, out, count)
+
+    def _is_brief(self, prepared: Prepared) -> bool:
+        """Whether a chunk's work can be one list of operations, which takes few and short steps."""
+        work = prepared.work
+        return (
+            self.batching.is_brief(prepared.step)
+            and not (work.whole_data or work.snapshot)
+            and prepared.reads_data is False
+        )
+
+    def _counted(self, prepared: Prepared, out: Tree, count: int) -> ChunkReply:
+        """Replies by client, and which of them count."""
+        checked = prepared.work.must_be_finite
+        good = finite(out, count) if checked else torch.ones(count, dtype=torch.bool)
         return ChunkReply(good, out["total"], out["each"], out["memory"])
 
     def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
@@ -155,11 +177,16 @@ class Chunks:
             self._ahead = (work, round, ids, self._visits(work, members, round))
 
     def _descended(
-        self, prepared: Prepared, shared: Tree, own: Tree, begin: Tree, members: Members, round: int
+        self,
+        prepared: Prepared,
+        shared: Tree,
+        own: Tree,
+        begin: Tree,
+        members: Members,
+        visits: Visits,
     ) -> Tree:
         if not begin["variables"]:
             return {}
-        visits = self._visits(prepared.work, members, round)
         whole = {"whole": self._data(members)} if prepared.work.whole_data else {}
         device = self.model.device
         return descend(prepared, self.batching, visits, shared, own, begin, whole, device)

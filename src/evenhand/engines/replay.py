@@ -18,8 +18,11 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from evenhand import tree
+from evenhand.engines.overwriting import overwrite
+from evenhand.engines.recording import is_recording
 from evenhand.engines.tracing import MOST_SHAPES, TreeFunction, shapes, traced, twin
 from evenhand.engines.unrolling import unrolled
+from evenhand.engines.visits import MOST_TOGETHER
 from evenhand.errors import first_line
 from evenhand.tree import Tree
 
@@ -28,9 +31,8 @@ log = logging.getLogger(__name__)
 # optimising operations takes torch's interpreter longer than it saves
 unoptimised = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
 CALLS_BEFORE_TRACING = 5  # tracing takes as long as a few calls
-# The operations of so many steps are run at once, unless a step takes longer than this: what
-# happens between steps then hardly counts.
-MOST_STEPS, LONG_STEP = 16, 2e-3  # seconds
+# seconds; what happens between longer steps hardly counts
+LONG_STEP = 2e-3
 
 
 class Trace(NamedTuple):
@@ -42,10 +44,14 @@ class Trace(NamedTuple):
 
 
 class Replayed:
-    """A function of two trees, traced after a few calls with the same shapes."""
+    """A function of two trees, traced after a few calls with the same shapes.
 
-    def __init__(self, function: TreeFunction) -> None:
-        self.function = function
+    Args:
+        outermost: it calls functions that are replayed themselves, and they are to be traced first.
+    """
+
+    def __init__(self, function: TreeFunction, outermost: bool = False) -> None:
+        self.function, self.outermost = function, outermost
         self.calls: dict[Any, int] = {}
         self.traces: dict[Any, Trace] = {}
         self.together: dict[Any, Operations | None] = {}  # of several steps
@@ -64,7 +70,7 @@ class Replayed:
     def repeat(self, shared: Tree, inputs: Tree, batches: Tree) -> None:
         """Call the function, which changes ``inputs`` in place, once for each row of ``batches``."""
         fixed = tree.leaves(shared) + tree.leaves(inputs)
-        for part in zip(*(leaf.split(MOST_STEPS) for leaf in tree.leaves(batches)), strict=True):
+        for part in zip(*(leaf.split(MOST_TOGETHER) for leaf in tree.leaves(batches)), strict=True):
             key = shapes([*fixed, *part])
             run = self.together.get(key)
             if run is not None:
@@ -112,14 +118,17 @@ class Replayed:
 
     def _is_due(self, key: Any, known: dict[Any, Any]) -> bool:
         """Whether there were enough calls with values of these shapes, and not too many shapes."""
-        if key in known:
+        if key in known or is_recording():
             return False
         self.calls[key] = self.calls.get(key, 0) + 1
-        return self.calls[key] > CALLS_BEFORE_TRACING and len(known) < MOST_SHAPES
+        enough = CALLS_BEFORE_TRACING * (2 if self.outermost else 1)
+        return self.calls[key] > enough and len(known) < MOST_SHAPES
 
     def _trace(self, key: Any, shared: Tree, inputs: Tree, values: list[Tensor]) -> None:
         try:
             graph, form = traced(self.function, shared, inputs)
+            if self.outermost:
+                overwrite(graph)
         except Exception as error:
             self.enabled = False
             log.info("not replaying %s: %s", self.function, first_line(error))

@@ -162,7 +162,8 @@ class Simulator:
             if len(rows) != count:
                 mine = tree.map(lambda leaf: leaf[rows.to(leaf.device)], own)
             memory = self._recall(prepared, members, runs)
-            summed = self._chunks.on_gpu and runs == 1
+            # on a CPU, sums go on from one chunk to the next, client by client
+            summed = runs == 1 and (self._chunks.on_gpu or len(rows) == count)
             found = self._chunks.reply(prepared, given, mine, memory, members, round, summed)
             self._look_ahead()
             return found

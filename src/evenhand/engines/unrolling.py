@@ -8,7 +8,7 @@ what stays in place are taken once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -106,19 +106,30 @@ def unrolled(graph: GraphModule, batches: Sequence[Tensor], weights: int) -> Ste
     )
 
 
-def _only_from(sources: list[Node], allowed: Callable[[Node], bool], nodes: list[Node]) -> set[Node]:
+def _only_from(
+    sources: Iterable[Node], allowed: Callable[[Node], bool], nodes: list[Node]
+) -> set[Node]:
     """The allowed operations that depend on ``sources``, constants and each other alone."""
+    known = {*sources, *(node for node in nodes if _is_constant(node))}
     found: set[Node] = set()
     for node in nodes:
-        before = [value for value in node.all_input_nodes if value.op != "get_attr"]
         if (
             node.op == "call_function"
-            and before
-            and all(value in sources or value in found for value in before)
+            and node not in known
+            and known.issuperset(node.all_input_nodes)
+            and node.all_input_nodes
             and allowed(node)
         ):
+            known.add(node)
             found.add(node)
     return found
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether a node is a constant or a view of one."""
+    return node.op == "get_attr" or (
+        node.target in _VIEWS and all(map(_is_constant, node.all_input_nodes))
+    )
 
 
 def _needed(found: set[Node], nodes: list[Node]) -> list[Node]:
@@ -142,7 +153,7 @@ def _part(graph: GraphModule, inputs: list[Node], found: set[Node], results: Any
     part = Graph()
     copies = {node: part.placeholder(node.name) for node in inputs}
     for node in graph.graph.nodes:
-        if node not in copies and (node in found or node.op == "get_attr"):
+        if node not in copies and (node in found or _is_constant(node)):
             copies[node] = part.node_copy(node, copies.__getitem__)
     part.output(map_arg(results, copies.__getitem__))
     part.eliminate_dead_code()

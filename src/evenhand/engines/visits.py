@@ -16,6 +16,9 @@ from evenhand.local import LocalSolver, StepNoise
 from evenhand.tree import Tree
 
 
+MOST_TOGETHER = 16  # steps whose operations are run at once
+
+
 class Members(NamedTuple):
     """The clients at work: a cohort or a chunk of it."""
 
@@ -100,6 +103,13 @@ class Visits:
             self._lengths = [max(1, -(-length // grain)) * grain for length in longest]
         numbers = local.numbers(self.steps)
         self._numbers = None if numbers is None else tree.there(numbers.to(dtype), device)
+
+    def alike(self) -> Tree | None:
+        """The batches of all steps, if all clients take the same few of them."""
+        ends = self.steps.numpy()
+        if self.noise is not None or ends[0] != ends[-1] or not 0 < ends[0] <= MOST_TOGETHER:
+            return None
+        return self._between(0, int(ends[0]), len(ends))
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
         """All steps; with ``one_by_one``, or if each has its own noise, each by itself."""

@@ -142,6 +142,10 @@ class SideBySide(Batching):
             return Replayed(function)
         return Captured(function, self._graphs, self.settings.compile if often else False)
 
+    def outermost(self, function: ChunkFunction) -> ChunkFunction:
+        on_cpu = self.settings.trace and self._graphs is None
+        return Replayed(function, outermost=True) if on_cpu else function
+
     def copy(self, values: Tree, name: str) -> Tree:
         return (
             super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
@@ -152,6 +156,9 @@ class SideBySide(Batching):
             step.repeat(shared, inputs, batches)
         else:
             super().repeat(step, shared, inputs, batches)
+
+    def is_brief(self, step: ChunkFunction) -> bool:
+        return isinstance(step, Replayed) and any(run is not None for run in step.together.values())
 
     def fixed(self, values: Tree, name: str) -> Tree:
         return values if self._graphs is None else self._graphs.copy(values, name)
