@@ -12,6 +12,7 @@ from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Samples
+from evenhand.engines.ahead import Ahead
 from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply
 from evenhand.engines.descent import descend
 from evenhand.engines.fold import finite
@@ -21,6 +22,7 @@ from evenhand.engines.randomness import randomness
 from evenhand.engines.visits import Members, Visits
 from evenhand.engines.work import Work
 from evenhand.errors import ClientError, first_line
+from evenhand.local.order import Batches
 from evenhand.messages import Replies
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -30,6 +32,7 @@ class Chunks:
     """Runs the work of clients, one chunk at a time.
 
     Args:
+        seed: of a single run, whose exchanges may be known ahead.
         numbers: (n,) the clients' numbers in the whole federation, on which the order of their
             samples and their random numbers depend; None counts from 0.
     """
@@ -39,6 +42,7 @@ class Chunks:
         model: Model,
         federation: Federation,
         batching: Batching,
+        seed: int = 0,
         numbers: Tensor | None = None,
     ) -> None:
         self.model, self.federation, self.batching = model, federation, batching
@@ -47,7 +51,7 @@ class Chunks:
         # by identity: a method may have fields that cannot be hashed
         self._prepared: dict[int, Prepared] = {}
         self._pooled: dict[str, Pooled] = {}
-        self._ahead: tuple[Work, int, Tensor, Visits] | None = None
+        self.ahead = Ahead(partial(self._foreseen, seed=seed), self._visits)
 
     @property
     def on_gpu(self) -> bool:
@@ -124,7 +128,8 @@ class Chunks:
                 start: Tree = {}
                 end: Tree = {}
                 if work.local is not None:
-                    visits = self._visits(work, members, round)
+                    visits = self.ahead.take(work, members.ids, round)
+                    visits = visits or self._visits(work, members, round)
                     batches = visits.alike() if self._is_brief(prepared) else None
                     if batches is not None:
                         out = prepared.whole(shared, {**inputs, "batches": batches})
@@ -169,13 +174,6 @@ class Chunks:
         good = finite(out, count) if checked else torch.ones(count, dtype=torch.bool)
         return ChunkReply(good, out["total"], out["each"], out["memory"])
 
-    def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
-        """Choose the samples of the next exchange while the host would wait for the GPU."""
-        nobody = torch.zeros_like(ids)
-        members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
-        if len(set(self.kinds(work, members).tolist())) == 1:
-            self._ahead = (work, round, ids, self._visits(work, members, round))
-
     def _descended(
         self,
         prepared: Prepared,
@@ -191,16 +189,10 @@ class Chunks:
         device = self.model.device
         return descend(prepared, self.batching, visits, shared, own, begin, whole, device)
 
-    def _visits(self, work: Work, members: Members, round: int) -> Visits:
-        """The samples that clients visit; those chosen ahead if they are for this work."""
-        ahead, self._ahead = self._ahead, None
-        if (
-            ahead is not None
-            and ahead[0] is work
-            and ahead[1] == round
-            and torch.equal(ahead[2], members.ids)
-        ):
-            return ahead[3]
+    def _visits(
+        self, work: Work, members: Members, round: int, batches: Batches | None = None
+    ) -> Visits:
+        """The samples that clients visit; ``batches`` if they are known."""
         if work.local is None:
             raise ValueError("there are no visits without local work")
         return Visits(
@@ -210,7 +202,15 @@ class Chunks:
             round,
             self.model.device,
             self.model.dtype,
+            batches,
         )
+
+    def _foreseen(self, work: Work, ids: Tensor, seed: int) -> tuple[Members, bool]:
+        """Clients of the only run, and whether one chunk can hold them all."""
+        nobody = torch.zeros_like(ids)
+        members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
+        kinds = self.kinds(work, members)
+        return members, bool((kinds == kinds[0]).all())
 
     def _replies(
         self,

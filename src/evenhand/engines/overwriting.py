@@ -29,7 +29,7 @@ def overwrite(module: GraphModule) -> None:
 
 
 def _is_free(value: Any, user: Node) -> bool:
-    """Whether a result has memory of its own, of the form that ``user`` needs, and no other user."""
+    """Whether a result has memory of its own, in the form that ``user`` needs, and no other."""
     return (
         isinstance(value, Node)
         and list(value.users) == [user]
@@ -76,7 +76,10 @@ def _reads(user: Node, value: Node) -> bool:
     if not isinstance(user.target, torch_private.OpOverload):
         return False
     found = torch_private.schema(user.target)
-    return all(
-        given is not value or argument.alias_info is None
-        for argument, given in zip(found.arguments, user.args, strict=False)
-    ) and value not in user.kwargs.values()
+    return (
+        all(
+            given is not value or argument.alias_info is None
+            for argument, given in zip(found.arguments, user.args, strict=False)
+        )
+        and value not in user.kwargs.values()
+    )

@@ -68,9 +68,11 @@ class Replayed:
         return tree.map(lambda _: next(results), trace.form)
 
     def repeat(self, shared: Tree, inputs: Tree, batches: Tree) -> None:
-        """Call the function, which changes ``inputs`` in place, once for each row of ``batches``."""
+        """Call the function, which changes ``inputs`` in place, for each row of ``batches``."""
         fixed = tree.leaves(shared) + tree.leaves(inputs)
-        for part in zip(*(leaf.split(MOST_TOGETHER) for leaf in tree.leaves(batches)), strict=True):
+        for part in zip(
+            *(torch.split(leaf, MOST_TOGETHER) for leaf in tree.leaves(batches)), strict=True
+        ):
             key = shapes([*fixed, *part])
             run = self.together.get(key)
             if run is not None:
@@ -139,7 +141,7 @@ class Replayed:
 def _together(
     graph: GraphModule, fixed: Sequence[Tensor], batches: Sequence[Tensor], weights: int
 ) -> Operations | None:
-    """The operations of a step on each row of ``batches``; None if they have to be run one by one."""
+    """The operations of a step on each row of ``batches``; None if they are run one by one."""
     try:
         step = unrolled(graph, batches, weights)
     except Exception as error:

@@ -84,11 +84,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
         found: Any = node.meta.get("kind")
         first: Any = node.args[0] if node.args else None
         if node.target in constants or node.target is aten.scalar_tensor.default:
-            if (
-                found is not None
-                and only_read(node)
-                and math.prod(found.shape) <= LARGEST_CONSTANT
-            ):
+            if found is not None and only_read(node) and math.prod(found.shape) <= LARGEST_CONSTANT:
                 value = constants.get(node.target, first)
                 name = f"_constant_of_{node.name}"
                 module.register_buffer(

@@ -13,8 +13,8 @@ from evenhand import tree
 from evenhand.data.samples import Part
 from evenhand.engines.widths import stacked_clients
 from evenhand.local import LocalSolver, StepNoise
+from evenhand.local.order import Batches
 from evenhand.tree import Tree
-
 
 MOST_TOGETHER = 16  # steps whose operations are run at once
 
@@ -42,7 +42,7 @@ class Members(NamedTuple):
 class Steps(NamedTuple):
     """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
-    # one after another: "index" (S, s, B), the samples, "weight" (S, s, B), 1 for a sample and 0 for
+    # of S steps: "index" (S, s, B), the samples, "weight" (S, s, B), 1 for a sample and 0 for
     # padding, "numbers" (S, s, columns) if the solver's steps differ, and "expected" (S, s), the
     # expected size of a batch, if single samples are hidden
     batches: Tree
@@ -59,6 +59,7 @@ class Visits:
     Args:
         part: the data.
         device, dtype: of the indices and weights.
+        batches: those of the solver, if they are known.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Visits:
         round: int,
         device: torch.device,
         dtype: torch.dtype,
+        batches: Batches | None = None,
     ) -> None:
-        batches = local.batches(
-            members.numbers, members.sizes, int(members.widths.max()), round, members.seed
-        )
+        if batches is None:
+            width = int(members.widths.max())
+            batches = local.batches(members.numbers, members.sizes, width, round, members.seed)
         self.steps, positions, valid = batches.steps, batches.positions, batches.valid
         offsets = part.offsets[members.ids]
         self.order: Tensor | None = None  # from the chunk's order

@@ -81,8 +81,9 @@ class SideBySide(Batching):
     def plan(self, kinds: Tensor, bytes_of: Callable[[int], int]) -> list[Tensor]:
         chunks: list[Tensor] = []
         values = 0  # bytes of the whole cohort
-        for kind in sorted(set(kinds.tolist())):
-            rows = (kinds == kind).nonzero().flatten()
+        distinct = sorted(set(kinds.tolist()))
+        for kind in distinct:
+            rows = (kinds == kind).nonzero().flatten() if distinct[1:] else torch.arange(len(kinds))
             each = bytes_of(kind)
             values += each * len(rows)
             if self._in_blocks and self.settings.chunk is None:
