@@ -133,9 +133,10 @@ class Chunks:
                     batches = visits.alike() if self._is_brief(prepared) else None
                     if batches is not None:
                         out = prepared.whole(shared, {**inputs, "batches": batches})
-                        if summed and math.isfinite(out["check"]):
+                        check, sums = out.pop("check"), out.pop("sums")
+                        if summed and math.isfinite(check):
                             good = torch.ones(count, dtype=torch.bool)
-                            return ChunkReply(good, {}, out["each"], out["memory"], out["sums"])
+                            return ChunkReply(good, {}, out["each"], out["memory"], sums)
                         return self._counted(prepared, out, count)
                     begin = prepared.start(shared, inputs)
                     start = begin["variables"]

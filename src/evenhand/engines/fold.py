@@ -126,8 +126,7 @@ def summed_in_turn(total: Tree) -> Tree:
 
 def finite(out: Tree, clients: int) -> Tensor:
     """(k,) for each client of a chunk, whether everything it sends and remembers is finite."""
-    check = number_of(out)
-    if check is None or math.isfinite(check):
+    if math.isfinite(number_of(out)):
         return torch.ones(clients, dtype=torch.bool)
     ends = torch.stack(
         [end.double() for leaf in _numbers(out) for end in leaf.reshape(clients, -1).aminmax(dim=1)]
@@ -135,10 +134,10 @@ def finite(out: Tree, clients: int) -> Tensor:
     return torch.isfinite(ends).all(0).cpu()
 
 
-def number_of(out: Tree) -> Tensor | None:
+def number_of(out: Tree) -> Tensor:
     """A number that is finite only if everything that clients send and remember is."""
     sums = [leaf.sum().double() for leaf in _numbers(out)]
-    return torch.stack(sums).sum() if sums else None
+    return torch.stack(sums).sum() if sums else torch.zeros(())
 
 
 def _numbers(out: Tree) -> list[Tensor]:

@@ -26,6 +26,7 @@ _VIEWS = {
     ATEN.expand.default,
     ATEN.unsqueeze.default,
     ATEN.squeeze.dim,
+    ATEN.squeeze.dims,
     ATEN.transpose.int,
     ATEN.permute.default,
 }
