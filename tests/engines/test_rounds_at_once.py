@@ -35,7 +35,9 @@ SOLVERS = {
     "plain": eh.LocalSGD(lr=0.1, epochs=1, batch_size=4),
     "momentum": eh.LocalSGD(lr=0.1, steps=3, batch_size=4, momentum=0.9, weight_decay=0.1),
     "whole data": eh.LocalSGD(lr=0.1, steps=3),
-    "schedule": eh.LocalSGD(lr=0.1, steps=3, batch_size=4, step_schedule=lambda step: 1 / (1 + step)),
+    "schedule": eh.LocalSGD(
+        lr=0.1, steps=3, batch_size=4, step_schedule=lambda step: 1 / (1 + step)
+    ),
     "adam": eh.LocalAdam(lr=0.01, steps=3, batch_size=4),
 }
 
