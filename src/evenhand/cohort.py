@@ -108,7 +108,8 @@ class Uniform(Cohort):
                 ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k)
             )
         # a method's own weights may all be zero
-        share = weight / weight.sum() if weight.sum() > 0 else weight
+        total = weight.sum()
+        share = weight / total if total > 0 else weight
         return Draw(ids, share, share)
 
 

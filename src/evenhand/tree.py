@@ -125,6 +125,13 @@ def row(stacked: Tree, index: int) -> Tree:
     return map(lambda leaf: leaf[index], stacked)
 
 
+def rows(stacked: Tree) -> Iterator[Tree]:
+    """Yield the rows of a stacked tree, one after another."""
+    for row in zip(*(leaf.unbind(0) for leaf in leaves(stacked)), strict=True):
+        rest = iter(row)
+        yield map(lambda _, rest=rest: next(rest), stacked)
+
+
 def flatten(tree: Tree) -> dict[str, Tensor]:
     """Return a flat dict for files, with paths joined by "/".
 

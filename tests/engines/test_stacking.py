@@ -94,7 +94,7 @@ def test_every_sample_is_visited_once_an_epoch_and_little_work_is_for_nothing() 
     seen = torch.zeros(sum(sizes))
     work, idle = 0, 0
     for batches, stacked, taking_part in visits.in_turn():
-        for batch in batches:
+        for batch in tree.rows(batches):
             samples, weight = batch["index"], batch["weight"]
             assert samples.shape == weight.shape == (stacked, 8)
             seen.index_add_(0, samples[weight > 0], torch.ones(int(weight.sum())))

@@ -23,8 +23,8 @@ class Exchange(Protocol):
     by_client: bool  # whether the server may see the scores of single clients
     # what clients remember, by id; a client not in it has its first memory
     memories: dict[int, Tree]
-    # called while clients work, to get the next work, ids and round
-    meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None
+    # called with a number, to get the work, ids and round that come so many rounds after this one
+    meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` and collect their replies.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -73,16 +73,22 @@ class Batching(ABC):
         """
         return function
 
+    def outermost(self, function: ChunkFunction) -> ChunkFunction:
+        """A function that calls replayed ones, in a form that is faster when called again."""
+        return function
+
     def copy(self, values: Tree, name: str) -> Tree:
         """``values`` in memory that may be changed in place; the same ``name`` reuses it."""
         return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
 
-    def repeat(
-        self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]
-    ) -> None:
-        """Take a step, which changes ``inputs`` in place, on each of ``batches``."""
-        for batch in batches:
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Tree) -> None:
+        """Take a step, which changes ``inputs`` in place, on each row of ``batches``."""
+        for batch in tree.rows(batches):
             step(shared, {**inputs, "batch": batch})
+
+    def is_brief(self, step: ChunkFunction) -> bool:
+        """Whether several calls of ``step`` are so short that they are run at once."""
+        return False
 
     def fixed(self, values: Tree, name: str) -> Tree:
         """``values``, placed where a replayed function reads them without a copy."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Samples
+from evenhand.engines.ahead import Ahead
 from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply
 from evenhand.engines.descent import descend
 from evenhand.engines.fold import finite
@@ -18,6 +21,7 @@ from evenhand.engines.randomness import randomness
 from evenhand.engines.visits import Members, Visits
 from evenhand.engines.work import Work
 from evenhand.errors import ClientError, first_line
+from evenhand.local.order import Batches
 from evenhand.messages import Replies
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -27,6 +31,7 @@ class Chunks:
     """Runs the work of clients, one chunk at a time.
 
     Args:
+        seed: of a single run, whose exchanges may be known ahead.
         numbers: (n,) the clients' numbers in the whole federation, on which the order of their
             samples and their random numbers depend; None counts from 0.
     """
@@ -36,6 +41,7 @@ class Chunks:
         model: Model,
         federation: Federation,
         batching: Batching,
+        seed: int = 0,
         numbers: Tensor | None = None,
     ) -> None:
         self.model, self.federation, self.batching = model, federation, batching
@@ -44,7 +50,7 @@ class Chunks:
         # by identity: a method may have fields that cannot be hashed
         self._prepared: dict[int, Prepared] = {}
         self._pooled: dict[str, Pooled] = {}
-        self._ahead: tuple[Work, int, Tensor, Visits] | None = None
+        self.ahead = Ahead(partial(self._foreseen, seed=seed), self._visits)
 
     @property
     def on_gpu(self) -> bool:
@@ -104,9 +110,9 @@ class Chunks:
         Args:
             shared: one row for all, or a row for each client.
             own, memory: a row for each client.
-            summed: return totals as sums instead of a row for each client.
+            summed: return totals as sums instead of a row for each client, where that is as fast.
         """
-        work = prepared.work
+        work, count = prepared.work, len(members.ids)
         stage = "start"
         try:
             with (
@@ -118,12 +124,22 @@ class Chunks:
                 start: Tree = {}
                 end: Tree = {}
                 if work.local is not None:
+                    visits = self.ahead.take(work, members.ids, round)
+                    visits = visits or self._visits(work, members, round)
+                    batches = visits.alike() if self._is_brief(prepared) else None
+                    if batches is not None:
+                        out = prepared.whole(shared, {**inputs, "batches": batches})
+                        check, sums = out.pop("check"), out.pop("sums")
+                        if summed and math.isfinite(check):
+                            good = torch.ones(count, dtype=torch.bool)
+                            return ChunkReply(good, {}, out["each"], out["memory"], sums)
+                        return self._counted(prepared, out, count)
                     begin = prepared.start(shared, inputs)
                     start = begin["variables"]
                     stage = "training"
-                    end = self._descended(prepared, shared, own, begin, members, round)
+                    end = self._descended(prepared, shared, own, begin, members, visits)
                 stage = "reply"
-                function = prepared.summed_reply if summed else prepared.reply
+                function = prepared.summed_reply if summed and self.on_gpu else prepared.reply
                 out = self._replies(
                     prepared, function, shared, {**inputs, "start": start, "end": end}, members
                 )
@@ -138,37 +154,42 @@ class Chunks:
         sums = out.get("sums")
         if sums is not None:
             return ChunkReply(sums["good"], {}, out["each"], out["memory"], sums["total"])
-        count = len(members.ids)
-        good = finite(out, count) if work.must_be_finite else torch.ones(count, dtype=torch.bool)
+        return self._counted(prepared, out, count)
+
+    def _is_brief(self, prepared: Prepared) -> bool:
+        """Whether a chunk's work can be one list of operations, which takes few and short steps."""
+        work = prepared.work
+        return (
+            self.batching.is_brief(prepared.step)
+            and not (work.whole_data or work.snapshot)
+            and prepared.reads_data is False
+        )
+
+    def _counted(self, prepared: Prepared, out: Tree, count: int) -> ChunkReply:
+        """Replies by client, and which of them count."""
+        checked = prepared.work.must_be_finite
+        good = finite(out, count) if checked else torch.ones(count, dtype=torch.bool)
         return ChunkReply(good, out["total"], out["each"], out["memory"])
 
-    def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
-        """Choose the samples of the next exchange while the host would wait for the GPU."""
-        nobody = torch.zeros_like(ids)
-        members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
-        if len(set(self.kinds(work, members).tolist())) == 1:
-            self._ahead = (work, round, ids, self._visits(work, members, round))
-
     def _descended(
-        self, prepared: Prepared, shared: Tree, own: Tree, begin: Tree, members: Members, round: int
+        self,
+        prepared: Prepared,
+        shared: Tree,
+        own: Tree,
+        begin: Tree,
+        members: Members,
+        visits: Visits,
     ) -> Tree:
         if not begin["variables"]:
             return {}
-        visits = self._visits(prepared.work, members, round)
         whole = {"whole": self._data(members)} if prepared.work.whole_data else {}
         device = self.model.device
         return descend(prepared, self.batching, visits, shared, own, begin, whole, device)
 
-    def _visits(self, work: Work, members: Members, round: int) -> Visits:
-        """The samples that clients visit; those chosen ahead if they are for this work."""
-        ahead, self._ahead = self._ahead, None
-        if (
-            ahead is not None
-            and ahead[0] is work
-            and ahead[1] == round
-            and torch.equal(ahead[2], members.ids)
-        ):
-            return ahead[3]
+    def _visits(
+        self, work: Work, members: Members, round: int, batches: Batches | None = None
+    ) -> Visits:
+        """The samples that clients visit; ``batches`` if they are known."""
         if work.local is None:
             raise ValueError("there are no visits without local work")
         return Visits(
@@ -178,7 +199,15 @@ class Chunks:
             round,
             self.model.device,
             self.model.dtype,
+            batches,
         )
+
+    def _foreseen(self, work: Work, ids: Tensor, seed: int) -> tuple[Members, bool]:
+        """Clients of the only run, and whether one chunk can hold them all."""
+        nobody = torch.zeros_like(ids)
+        members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
+        kinds = self.kinds(work, members)
+        return members, bool((kinds == kinds[0]).all())
 
     def _replies(
         self,

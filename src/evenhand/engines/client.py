@@ -33,7 +33,7 @@ class SingleClient:
                 " one node for each"
             )
         self.model, self._seed = model, torch.tensor([seed])
-        self._chunks = Chunks(model, federation, OneByOne(workers=1), torch.tensor([number]))
+        self._chunks = Chunks(model, federation, OneByOne(workers=1), seed, torch.tensor([number]))
 
     def answer(self, work: Work, task: Task, round: int, memory: Memory) -> tuple[Reply, Memory]:
         """The client's reply to ``task``, whose ``own`` has one row, and its new memory."""

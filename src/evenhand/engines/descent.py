@@ -54,7 +54,7 @@ def descend(
             )
         if visits.noise is not None:
             noise = visits.noise.of(number - 1, stacked, taking_part, part["inputs"]["variables"])
-            batches = [{**batch, "noise": noise} for batch in batches]
+            batches["noise"] = tree.map(lambda leaf: leaf[None], noise)
         if stacked == taking_part:
             batching.repeat(prepared.step, part["shared"], part["inputs"], batches)
         else:

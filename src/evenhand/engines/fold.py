@@ -57,13 +57,18 @@ class Fold:
             if stacked.is_cuda:
                 _add_chunk(sums, stacked, run, kept)
             elif kept is None:
-                sums.index_add_(0, run, stacked.double())  # row after row
+                add_in_turn(sums, stacked, run)
             else:
-                sums.index_add_(0, run[kept], stacked[kept].double())
+                add_in_turn(sums, stacked[kept], run[kept])
 
     def sums(self) -> tuple[Tree, Tree]:
         """total (R, ...) and each (M, ...), a row for every member of the cohort."""
         return self._total or {}, self._each or {}
+
+
+def add_in_turn(sums: Tensor, stacked: Tensor, run: Tensor) -> None:
+    """Add stacked values (k, ...) to the sums of their runs (R, ...), row after row."""
+    sums.index_add_(0, run, stacked.double())
 
 
 def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) -> None:
@@ -108,21 +113,32 @@ def summed(out: Tree, must_be_finite: bool) -> Tree:
     return {"total": tree.map(over_good, out["total"]), "good": good}
 
 
+def summed_in_turn(total: Tree) -> Tree:
+    """The sums of a chunk of one run, over all its clients, as :class:`Fold` adds them up."""
+
+    def over_clients(leaf: Tensor) -> Tensor:
+        sums = torch.zeros(1, *leaf.shape[1:], dtype=torch.float64)
+        add_in_turn(sums, leaf, torch.zeros(len(leaf), dtype=torch.int64))
+        return sums[0]
+
+    return tree.map(over_clients, total)
+
+
 def finite(out: Tree, clients: int) -> Tensor:
     """(k,) for each client of a chunk, whether everything it sends and remembers is finite."""
-    leaves = [
-        leaf.reshape(clients, -1)
-        for leaf in tree.leaves(out)
-        if leaf.is_floating_point() and leaf[0].numel()
-    ]
-    if not leaves:
+    if math.isfinite(number_of(out)):
         return torch.ones(clients, dtype=torch.bool)
-    if leaves[0].is_cuda:
-        fine = bool(torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite())
-    else:
-        fine = all(math.isfinite(leaf.sum()) for leaf in leaves)
-    if fine:
-        # a value that is not finite shows in the sum
-        return torch.ones(clients, dtype=torch.bool)
-    ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
+    ends = torch.stack(
+        [end.double() for leaf in _numbers(out) for end in leaf.reshape(clients, -1).aminmax(dim=1)]
+    )
     return torch.isfinite(ends).all(0).cpu()
+
+
+def number_of(out: Tree) -> Tensor:
+    """A number that is finite only if everything that clients send and remember is."""
+    sums = [leaf.sum().double() for leaf in _numbers(out)]
+    return torch.stack(sums).sum() if sums else torch.zeros(())
+
+
+def _numbers(out: Tree) -> list[Tensor]:
+    return [leaf for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf.numel()]

@@ -108,7 +108,7 @@ class MaskedExchange:
 
     def __init__(self, engine: Masked, inner: Exchange, model: Model) -> None:
         self.engine, self.inner, self.model = engine, inner, model
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
         self.effective: float | None = None  # clients in the last sum, by their own weights
         self._nodes: dict[int, Node] = {}
         self._exponents: dict[str, dict[str, int]] = {}  # by question, by path

@@ -13,7 +13,7 @@ from evenhand import tree
 from evenhand.data.samples import Batch, Samples
 from evenhand.engines.batching import Batching, ChunkFunction
 from evenhand.engines.by_sample import COPIES, held_at_once, hidden_gradient
-from evenhand.engines.fold import summed
+from evenhand.engines.fold import number_of, summed, summed_in_turn
 from evenhand.engines.randomness import randomness
 from evenhand.engines.work import Work
 from evenhand.messages import Task
@@ -78,6 +78,17 @@ class Prepared:
                 "sums": summed(out, work.must_be_finite),
             }
 
+        def whole(shared: Tree, inputs: Tree) -> Tree:
+            assert local is not None
+            known = {"own": inputs["own"], "memory": inputs["memory"]}
+            begin = self.start(shared, known)
+            variables = batching.copy(begin["variables"], "variables")
+            state = {"state": local.state(variables), "rates": begin["rates"]}
+            taking = {**state, "own": inputs["own"], "variables": variables}
+            batching.repeat(self.step, shared, taking, inputs["batches"])
+            out = self.reply(shared, {**known, "start": begin["variables"], "end": variables})
+            return {**out, "sums": summed_in_turn(out["total"]), "check": number_of(out)}
+
         # the variables where they start, and their step sizes
         self.start = batching.replayed(batching.map(start))
         self.step = batching.replayed(step, often=True)  # one step, in place
@@ -85,6 +96,8 @@ class Prepared:
         self.reply = again(replies)  # stacked
         # the same with sums instead of rows, for clients of one run
         self.summed_reply = again(with_sums)
+        # all of that in one, for clients who take the same few short steps
+        self.whole = batching.outermost(whole) if work.traceable else whole
 
     def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
         """Find out from one client's reply whether replies read the client's data."""

@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,14 +30,26 @@ class Kind(NamedTuple):
     offset: int
 
 
+_here = threading.local()
+
+
+def is_recording() -> bool:
+    """Whether this thread is recording; what else it traces would be recorded, too."""
+    return getattr(_here, "recording", False)
+
+
 def recorded(function: Callable[..., Sequence[Tensor]], values: Sequence[Tensor]) -> GraphModule:
     """The operations of ``function`` on flat tensors, for tensors of these shapes.
 
     Runs the function once. Raises if its operations depend on the values.
     """
     recorder = _Recorder(values)
-    with recorder:
-        results = function(*values)
+    _here.recording = True
+    try:
+        with recorder:
+            results = function(*values)
+    finally:
+        _here.recording = False
     recorder.graph.output([recorder.given(leaf) for leaf in results])
     return GraphModule(recorder.constants, recorder.graph)
 

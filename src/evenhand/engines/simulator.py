@@ -46,10 +46,10 @@ class Simulator:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching
         if model.device.type == "cpu":
             keep_freed_memory()
-        self._chunks = Chunks(model, federation, batching)
+        self._chunks = Chunks(model, federation, batching, seed)
         self._memories: Memories | None = None  # of all runs, see _keys
-        # called while clients work; returns the next work
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        # returns the work of a later round
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
 
     # ---- one run
 
@@ -129,6 +129,8 @@ class Simulator:
                 found = self._chunks.pooled(work, shared, ids)
                 return found, torch.ones(runs, count, dtype=torch.bool)
             run = torch.arange(runs).repeat_interleave(count)
+            if self.meanwhile is not None and runs == 1 and not self._chunks.on_gpu:
+                self._chunks.ahead.choose_many((work, ids[0], round), self.meanwhile)
             everyone = self._chunks.members(
                 work, ids.reshape(-1), run, run if numbers is None else numbers[run], seeds[run]
             )
@@ -162,7 +164,8 @@ class Simulator:
             if len(rows) != count:
                 mine = tree.map(lambda leaf: leaf[rows.to(leaf.device)], own)
             memory = self._recall(prepared, members, runs)
-            summed = self._chunks.on_gpu and runs == 1
+            # on a CPU, sums go on from one chunk to the next, client by client
+            summed = runs == 1 and (self._chunks.on_gpu or len(rows) == count)
             found = self._chunks.reply(prepared, given, mine, memory, members, round, summed)
             self._look_ahead()
             return found
@@ -190,10 +193,9 @@ class Simulator:
 
     def _look_ahead(self) -> None:
         """Get ready for the next exchange, while the GPU works on this one."""
-        upcoming = self.meanwhile() if self.meanwhile is not None and self._chunks.on_gpu else None
-        self.meanwhile = None
-        if upcoming is not None:
-            self._chunks.look_ahead(*upcoming, self.seed)
+        upcoming, self.meanwhile = self.meanwhile, None
+        if upcoming is not None and self._chunks.on_gpu and (next := upcoming(1)) is not None:
+            self._chunks.ahead.choose([next])
 
     def _recall(self, prepared: Prepared, members: Members, runs: int) -> Memory:
         if self._memories is None:

@@ -88,11 +88,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
         found: Any = node.meta.get("kind")
         first: Any = node.args[0] if node.args else None
         if node.target in constants or node.target is aten.scalar_tensor.default:
-            if (
-                found is not None
-                and _only_read(node)
-                and math.prod(found.shape) <= LARGEST_CONSTANT
-            ):
+            if found is not None and only_read(node) and math.prod(found.shape) <= LARGEST_CONSTANT:
                 value = constants.get(node.target, first)
                 name = f"_constant_of_{node.name}"
                 module.register_buffer(
@@ -106,7 +102,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
     module.recompile()
 
 
-def _only_read(node: Node) -> bool:
+def only_read(node: Node) -> bool:
     """Whether the result of an operation, or a view of it, is never changed or returned."""
     for user in node.users:
         operation = user.target
@@ -117,6 +113,6 @@ def _only_read(node: Node) -> bool:
         is_view = any(
             result.alias_info is not None for result in torch_private.schema(operation).returns
         )
-        if is_view and not _only_read(user):
+        if is_view and not only_read(user):
             return False
     return True

@@ -13,7 +13,10 @@ from evenhand import tree
 from evenhand.data.samples import Part
 from evenhand.engines.widths import stacked_clients
 from evenhand.local import LocalSolver, StepNoise
+from evenhand.local.order import Batches
 from evenhand.tree import Tree
+
+MOST_TOGETHER = 16  # steps whose operations are run at once
 
 
 class Members(NamedTuple):
@@ -39,10 +42,10 @@ class Members(NamedTuple):
 class Steps(NamedTuple):
     """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
-    # for each step "index" (s, B), the samples, "weight" (s, B), 1 for a sample and 0 for padding,
-    # "numbers" (s, columns) if the solver's steps differ, and "expected" (s,), the expected size of
-    # a batch, if single samples are hidden
-    batches: list[Tree]
+    # of S steps: "index" (S, s, B), the samples, "weight" (S, s, B), 1 for a sample and 0 for
+    # padding, "numbers" (S, s, columns) if the solver's steps differ, and "expected" (S, s), the
+    # expected size of a batch, if single samples are hidden
+    batches: Tree
     stacked: int  # s
     # clients still at work; finished ones stay in the stack, so that stacks have few sizes
     taking_part: int
@@ -56,6 +59,7 @@ class Visits:
     Args:
         part: the data.
         device, dtype: of the indices and weights.
+        batches: those of the solver, if they are known.
     """
 
     def __init__(
@@ -66,10 +70,11 @@ class Visits:
         round: int,
         device: torch.device,
         dtype: torch.dtype,
+        batches: Batches | None = None,
     ) -> None:
-        batches = local.batches(
-            members.numbers, members.sizes, int(members.widths.max()), round, members.seed
-        )
+        if batches is None:
+            width = int(members.widths.max())
+            batches = local.batches(members.numbers, members.sizes, width, round, members.seed)
         self.steps, positions, valid = batches.steps, batches.positions, batches.valid
         offsets = part.offsets[members.ids]
         self.order: Tensor | None = None  # from the chunk's order
@@ -89,20 +94,24 @@ class Visits:
             self._expected = tree.there(sizes.clamp(max=most), device)
         index = (positions + offsets[:, None, None]).transpose(0, 1).contiguous()  # steps first
         weight = valid.transpose(0, 1).contiguous()
-        both = (tree.there(values, device).unbind(0) for values in (index, weight.to(dtype)))
-        self._batches = [
-            {"index": samples, "weight": real} for samples, real in zip(*both, strict=True)
-        ]
+        self._batches = {
+            "index": tree.there(index, device),
+            "weight": tree.there(weight.to(dtype), device),
+        }
+        self._lengths: list[int] | None = None  # of the longest batch of each step, if hidden
         if local.dp is not None:
-            lengths = valid.sum(2).amax(0).tolist()  # the largest batch of each step
             grain = local.dp.batch_width(local.batch_size)
-            for batch, length in zip(self._batches, lengths, strict=True):
-                width = max(1, -(-length // grain)) * grain
-                batch["index"] = batch["index"][:, :width].contiguous()
-                batch["weight"] = batch["weight"][:, :width].contiguous()
-                batch["expected"] = self._expected
+            longest = valid.sum(2).amax(0).tolist()
+            self._lengths = [max(1, -(-length // grain)) * grain for length in longest]
         numbers = local.numbers(self.steps)
         self._numbers = None if numbers is None else tree.there(numbers.to(dtype), device)
+
+    def alike(self) -> Tree | None:
+        """The batches of all steps, if all clients take the same few of them."""
+        ends = self.steps.numpy()
+        if self.noise is not None or ends[0] != ends[-1] or not 0 < ends[0] <= MOST_TOGETHER:
+            return None
+        return self._between(0, int(ends[0]), len(ends))
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
         """All steps; with ``one_by_one``, or if each has its own noise, each by itself."""
@@ -113,16 +122,21 @@ class Visits:
             taking_part = int((ends > done).sum())
             until = done + 1 if one_by_one else int(ends[taking_part - 1])
             stacked = min(len(ends), stacked_clients(taking_part))
-            last = len(self._batches) - 1  # whole batches are the same at every step
-            rows = [self._batches[min(step, last)] for step in range(done, until)]
-            if self._numbers is not None:
-                rows = [
-                    {**batch, "numbers": self._numbers[step]}
-                    for step, batch in enumerate(rows, done)
-                ]
-            if stacked != len(ends):
-                rows = [
-                    tree.map(lambda leaf, stacked=stacked: leaf[:stacked], batch) for batch in rows
-                ]
-            yield Steps(rows, stacked, taking_part)
+            yield Steps(self._between(done, until, stacked), stacked, taking_part)
             done = until
+
+    def _between(self, start: int, stop: int, stacked: int) -> Tree:
+        """The batches of some steps of the first clients."""
+        if len(self._batches["index"]) == 1:  # whole batches are the same at every step
+            batches = tree.map(
+                lambda leaf: leaf[:, :stacked].expand(stop - start, -1, -1), self._batches
+            )
+        else:
+            batches = tree.map(lambda leaf: leaf[start:stop, :stacked], self._batches)
+        if self._lengths is not None:
+            width = self._lengths[min(start, len(self._lengths) - 1)]
+            batches = tree.map(lambda leaf: leaf[:, :, :width].contiguous(), batches)
+            batches["expected"] = self._expected[None, :stacked]
+        if self._numbers is not None:
+            batches["numbers"] = self._numbers[start:stop, :stacked]
+        return batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -82,8 +82,9 @@ class SideBySide(Batching):
     def plan(self, kinds: Tensor, bytes_of: Callable[[int], int]) -> list[Tensor]:
         chunks: list[Tensor] = []
         values = 0  # bytes of the whole cohort
-        for kind in sorted(set(kinds.tolist())):
-            rows = (kinds == kind).nonzero().flatten()
+        distinct = sorted(set(kinds.tolist()))
+        for kind in distinct:
+            rows = (kinds == kind).nonzero().flatten() if distinct[1:] else torch.arange(len(kinds))
             each = bytes_of(kind)
             values += each * len(rows)
             if self._in_blocks and self.settings.chunk is None:
@@ -143,18 +144,23 @@ class SideBySide(Batching):
             return Replayed(function)
         return Captured(function, self._graphs, self.settings.compile if often else False)
 
+    def outermost(self, function: ChunkFunction) -> ChunkFunction:
+        on_cpu = self.settings.trace and self._graphs is None
+        return Replayed(function, outermost=True) if on_cpu else function
+
     def copy(self, values: Tree, name: str) -> Tree:
         return (
             super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
         )
 
-    def repeat(
-        self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]
-    ) -> None:
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Tree) -> None:
         if isinstance(step, Replayed):
             step.repeat(shared, inputs, batches)
         else:
             super().repeat(step, shared, inputs, batches)
+
+    def is_brief(self, step: ChunkFunction) -> bool:
+        return isinstance(step, Replayed) and any(run is not None for run in step.together.values())
 
     def fixed(self, values: Tree, name: str) -> Tree:
         return values if self._graphs is None else self._graphs.copy(values, name)

@@ -94,7 +94,7 @@ class GridExchange:
         self.by_client, self.cells = engine.by_client, CELLS
         self.engine, self.model, self.population = engine, asking.model, asking.population
         self.seed = asking.seed
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
         self._asking = asking
         self._forms: dict[str, Reply] = {}  # by work
         self._medians = Medians(engine.folder)

@@ -179,12 +179,12 @@ class _HeardExchange:
         self._exchange.memories = memories
 
     @property
-    def meanwhile(self) -> Callable[[], tuple[Work, Tensor, int] | None] | None:
-        found: Callable[[], tuple[Work, Tensor, int] | None] | None = self._exchange.meanwhile
+    def meanwhile(self) -> Callable[[int], tuple[Work, Tensor, int] | None] | None:
+        found: Callable[[int], tuple[Work, Tensor, int] | None] | None = self._exchange.meanwhile
         return found
 
     @meanwhile.setter
-    def meanwhile(self, ask: Callable[[], tuple[Work, Tensor, int] | None] | None) -> None:
+    def meanwhile(self, ask: Callable[[int], tuple[Work, Tensor, int] | None] | None) -> None:
         self._exchange.meanwhile = ask
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:

@@ -31,7 +31,7 @@ def batches_of(
     ids: Tensor,
     sizes: Tensor,
     width: int,
-    round: int,
+    round: int | Tensor,
     seed: int | Tensor,
     *,
     batch_size: int | None,
@@ -46,7 +46,7 @@ def batches_of(
         ids: the clients.
         sizes: number of samples of each client.
         width: the length to which each client's data are padded.
-        round: the round, counted from 0.
+        round: the round, counted from 0; one for all clients, or one per client (K,).
         seed: one for all clients, or one per client (K,).
         batch_size, epochs, steps: as in :class:`evenhand.LocalSGD`.
     """
@@ -82,12 +82,13 @@ def batches_of(
 
 
 def permutation(
-    ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor
+    ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int | Tensor, seed: int | Tensor
 ) -> Tensor:
     """Return (K, E, width) a random order of samples per client and epoch, with padding last."""
-    key = _mix(
-        _unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64)
+    seeds, rounds = (
+        _unsigned(torch.as_tensor(number)).reshape(-1, 1, 1) for number in (seed, round)
     )
+    key = _mix(seeds, rounds)
     key = _mix(key, _unsigned(ids)[:, None, None])
     key = _mix(key, np.arange(epochs, dtype=np.uint64)[:, None])
     place = np.arange(width, dtype=np.uint64)

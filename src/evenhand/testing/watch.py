@@ -177,7 +177,7 @@ class _Recording:
 
     def __init__(self, inner: Exchange, sent: list[Sent]) -> None:
         self.inner, self.sent = inner, sent
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
 
     @property
     def memories(self) -> dict[int, Tree]:

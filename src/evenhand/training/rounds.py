@@ -55,7 +55,7 @@ class Rounds:
         self.notes = Notes(server.histories, population.name)
         self._asks: dict[tuple[str, str], Ask] = {}
         self._work: dict[LocalSolver, Train] = {}  # engines prepare a kind of work once
-        self._foreseen: tuple[int, list[Cohorts]] | None = None
+        self._foreseen: dict[int, list[Cohorts]] = {}  # by round
         self._waiting: int | None = None  # a round not reported yet
         self._saved = time.monotonic()
 
@@ -146,7 +146,7 @@ class Rounds:
         if server.client.local_work().snapshot:
             task.shared["moment"] = server.by_seed(partial(moment, round=t), rows)
         work = self._train_work(t)
-        server.meanwhile(partial(self._foresee, t + 1))
+        server.meanwhile(partial(self._foresee, t))
         if looking:
             scores, answers = server.look_and_train(work, task, ids, t, rows)
         else:
@@ -207,8 +207,8 @@ class Rounds:
         )
 
     def _drawn(self, t: int, rows: Rows) -> list[Cohorts]:
-        if self._foreseen is not None and self._foreseen[0] == t:
-            return self._foreseen[1]
+        if t in self._foreseen:
+            return self._foreseen[t]
 
         def draw(seed: int, weight: Tensor | None) -> Draw:
             census = self.census if weight is None else self.census._replace(weight=weight)
@@ -216,12 +216,14 @@ class Rounds:
 
         return self.server.drawn(draw, rows, True)
 
-    def _foresee(self, t: int) -> tuple[Work, Tensor, int] | None:
-        """Return the training of round ``t``, if it does not depend on what comes before it."""
-        if self.server.algorithm.weighting() is not None:
+    def _foresee(self, t: int, after: int) -> tuple[Work, Tensor, int] | None:
+        """Return the training so many rounds ``after`` round t, if it is independent of these."""
+        then = t + after
+        if self.server.algorithm.weighting() is not None or then >= self.settings.rounds:
             return None
-        self._foreseen = (t, self._drawn(t, None))
-        return self._train_work(t), self._foreseen[1][0].draw.ids, t
+        self._foreseen = {past: found for past, found in self._foreseen.items() if past >= t}
+        self._foreseen[then] = self._drawn(then, None)
+        return self._train_work(then), self._foreseen[then][0].draw.ids, then
 
     def _train_work(self, t: int) -> Train:
         local = self.server.solver(t)

@@ -133,8 +133,9 @@ class Server(ABC):
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:
         """Send a task to the clients and collect their replies."""
 
-    def meanwhile(self, upcoming: Callable[[], tuple[Work, Tensor, int] | None]) -> None:  # noqa: B027
-        """Let the engine prepare the next exchange while clients work on this one."""
+    def meanwhile(self, upcoming: Callable[[int], tuple[Work, Tensor, int] | None]) -> None:  # noqa: B027
+        """Let the engine prepare later exchanges: ``upcoming`` returns the work, ids and round that
+        come so many rounds after this one, if they are known."""
 
     @abstractmethod
     def look_and_train(
@@ -266,7 +267,7 @@ class SingleServer(Server):
     def by_seed(self, value: Callable[[int], float], rows: Rows) -> Tensor:
         return torch.tensor(value(self.seed), dtype=torch.float64)
 
-    def meanwhile(self, upcoming: Callable[[], tuple[Work, Tensor, int] | None]) -> None:
+    def meanwhile(self, upcoming: Callable[[int], tuple[Work, Tensor, int] | None]) -> None:
         self.link.meanwhile = upcoming
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:

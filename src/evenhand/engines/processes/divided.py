@@ -64,7 +64,7 @@ class Split:
     def __init__(self, inner: Exchange, model: Model, population: Population) -> None:
         self.inner, self.model, self.population = inner, model, population
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
         # (n,) where a client with a memory works, also after a checkpoint is loaded
         self._home = deal(population.sizes("train"), self.world)
         # (n,) where it got a memory unexpectedly; -1 for other clients
@@ -189,9 +189,10 @@ class Split:
         if own := memories[self.rank :: self.world]:
             inner.remember_runs(own)
 
-    def _upcoming(self) -> tuple[Work, Tensor, int] | None:
+    def _upcoming(self, after: int) -> tuple[Work, Tensor, int] | None:
         """The next work of this process."""
-        upcoming, self.meanwhile = self.meanwhile() if self.meanwhile is not None else None, None
+        ask, self.meanwhile = self.meanwhile, None
+        upcoming = None if ask is None else ask(after)
         if upcoming is None:
             return None
         work, ids, round = upcoming

@@ -64,7 +64,7 @@ class MaskedExchange:
         secure: SecureSums,
         by_size: tuple[str, ...] = (),
     ) -> None:
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
         self._asking, self._text_of, self._secure = asking, text_of, secure
         self._by_size = by_size
         self._forms: dict[str, Reply] = {}  # by work

@@ -152,7 +152,7 @@ class OneRun:
         self, evaluations: Evaluations, row: int, memories: Callable[[int], dict[int, Tree]]
     ) -> None:
         self.evaluations, self.row, self._memories = evaluations, row, memories
-        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self.meanwhile: Callable[[int], tuple[Work, Tensor, int] | None] | None = None
 
     @property
     def memories(self) -> dict[int, Tree]:
