@@ -52,6 +52,7 @@ else:
     tree_unflatten = look_up("utils._pytree.tree_unflatten")
 
 lstm = look_up("_VF.lstm")
+unsafe_view = look_up("ops.aten._unsafe_view.default")
 fused_lstm_cell = look_up("ops.aten._thnn_fused_lstm_cell")
 fused_lstm_cell_backward = look_up("ops.aten._thnn_fused_lstm_cell_backward_impl")
 to_copy = look_up("ops.aten._to_copy.default")
