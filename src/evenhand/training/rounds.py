@@ -125,6 +125,7 @@ class Rounds:
         """Ask, train and take the server's step; return scores if cohorts evaluate while they
         train."""
         server = self.server
+        self._foreseen.pop(t - 1, None)
         self.notes.begin(t, server.rates(t))
         for moment in ("before", "second"):
             self._question(t, moment)
@@ -220,10 +221,7 @@ class Rounds:
         """Return the training so many rounds ``after`` round t, if it is independent of these."""
         if self.server.algorithm.weighting() is not None or t + after >= self.settings.rounds:
             return None
-        found = self._drawn(t + after, None)
-        self._foreseen = {r: old for r, old in self._foreseen.items() if r >= t} | {
-            t + after: found
-        }
+        found = self._foreseen[t + after] = self._drawn(t + after, None)
         return self._train_work(t + after), found[0].draw.ids, t + after
 
     def _train_work(self, t: int) -> Train:
