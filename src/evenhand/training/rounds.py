@@ -125,6 +125,7 @@ class Rounds:
         """Ask, train and take the server's step; return scores if cohorts evaluate while they
         train."""
         server = self.server
+        self._foreseen.pop(t - 1, None)
         self.notes.begin(t, server.rates(t))
         for moment in ("before", "second"):
             self._question(t, moment)
@@ -218,12 +219,10 @@ class Rounds:
 
     def _foresee(self, t: int, after: int) -> tuple[Work, Tensor, int] | None:
         """Return the training so many rounds ``after`` round t, if it is independent of these."""
-        then = t + after
-        if self.server.algorithm.weighting() is not None or then >= self.settings.rounds:
+        if self.server.algorithm.weighting() is not None or t + after >= self.settings.rounds:
             return None
-        self._foreseen = {past: found for past, found in self._foreseen.items() if past >= t}
-        self._foreseen[then] = self._drawn(then, None)
-        return self._train_work(then), self._foreseen[then][0].draw.ids, then
+        found = self._foreseen[t + after] = self._drawn(t + after, None)
+        return self._train_work(t + after), found[0].draw.ids, t + after
 
     def _train_work(self, t: int) -> Train:
         local = self.server.solver(t)
