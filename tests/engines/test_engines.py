@@ -11,10 +11,8 @@ import torch
 import evenhand as eh
 from evenhand import tree
 from evenhand.cohort import Draw
-from tests.support.federations import METHODS, SIZES, network, ragged
+from tests.support.federations import FEWER, METHODS, SIZES, network, ragged
 
-# up to three batches an epoch, of which the last may be short
-RAGGED = (1, 70, 7, 40, 33, 2, 64, 15, 34, 50)
 LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=32, momentum=0.5, weight_decay=0.01, decay=0.98)
 COHORTS = {
     "full": eh.Full(),
@@ -47,7 +45,7 @@ ROUNDS, SHORT_ROUNDS = 6, 3
 
 def train(method: str, **settings: Any) -> eh.Result:
     dtype = settings.pop("dtype", torch.float64)
-    federation = settings.pop("federation", None) or ragged(RAGGED)
+    federation = settings.pop("federation", None) or ragged(FEWER)
     rounds = ROUNDS if method in CORE else SHORT_ROUNDS
     chosen: dict[str, Any] = {
         "rounds": rounds,
