@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,36 +33,65 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # tests start many processes: each would compile the package anew, and use all cores for small
 # tensors
+sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Call = Callable[..., tuple[int, str, str]]
 
-# files whose tests run one after another at one worker: federations of real processes, which would
-# take each other's cores, and what is trained or started once for a file
+# the tests of a file run at one worker, which makes once what they share; these files run at one
+# worker together: federations of real processes would take each other's cores, and others share what
+# they train or start
 TOGETHER = {
     "tests/flower/test_processes.py": "processes",
     "tests/flower/test_up.py": "processes",
     "tests/flower/test_operating.py": "processes",
     **dict.fromkeys(("tests/report/test_browser.py", "tests/report/test_report.py"), "report"),
     **dict.fromkeys(("tests/docs/test_site.py", "tests/docs/test_browser.py"), "site"),
-    **dict.fromkeys(("tests/cli/test_commands.py",), "commands"),
-    **dict.fromkeys(("tests/papers/test_reproduce.py",), "papers"),
     **dict.fromkeys(("tests/studies/test_compare.py", "tests/studies/test_sweep.py"), "studies"),
 }
+# files of half a minute and more, about the longest first: they start first, so that no worker is
+# left alone with one at the end
+LONG = (
+    "tests/algorithms/test_conformance.py",
+    "tests/docs/test_pages.py",
+    "tests/flower/test_processes.py",
+    "tests/engines/test_engines.py",
+    "tests/papers/test_reproduce.py",
+    "tests/cli/test_commands.py",
+    "tests/studies/test_compare.py",
+    "tests/report/test_report.py",
+    "tests/training/test_resume.py",
+    "tests/docs/test_notebooks.py",
+    "tests/flower/test_join.py",
+    "tests/flower/test_masked_processes.py",
+    "tests/flower/test_masked_rounds.py",
+    "tests/flower/test_rounds.py",
+    "tests/studies/test_analysis.py",
+    "tests/engines/test_sample_dp.py",
+    "tests/engines/test_processes.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Any other test runs where there is room. (Marks that say so, with --dist loadgroup, have no
-    effect with pytest 9.2.)"""
+    """Which tests run at one worker. (Marks that say so, with --dist loadgroup, have no effect with
+    pytest 9.2.)"""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return TOGETHER.get(nodeid.partition("::")[0], nodeid)
+            file = nodeid.partition("::")[0]
+            return TOGETHER.get(file, file)
 
+    config.option.loadscopereorder = False  # a file of many tests need not be a long one
     return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, the others as they were collected."""
+    order = {file: place for place, file in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(LONG)))
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class Model:
         # they stay in evaluation mode
         self._frozen = [name for name in norm_layers(module) if name not in local]
         self._threads = threading.local()
+        self._copies = threading.local()  # of the module: one per mode, see _own()
+        self._trains = False
         self._stacked = threading.local()  # constants of the clients of a stack, see using()
         self.adapts = hasattr(module, "peft_config")  # whether it adapts a base model, as peft does
         trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -98,9 +100,7 @@ class Model:
     @property
     def size(self) -> int:
         """Number of trained parameters."""
-        return sum(
-            parameter.numel() for parameter in self._module.parameters() if parameter.requires_grad
-        )
+        return sum(value.numel() for value in self._module.parameters() if value.requires_grad)
 
     def has(self, kinds: tuple[type[nn.Module], ...]) -> bool:
         """Whether the module contains a layer of one of these types."""
@@ -109,7 +109,8 @@ class Model:
     def to(self, device: torch.device) -> Model:
         """Return the same model with its constants on ``device``."""
         moved = copy.copy(self)
-        moved._module, moved._threads = copy.deepcopy(self._module).to(device), threading.local()
+        moved._module = copy.deepcopy(self._module).to(device)
+        moved._threads, moved._copies = threading.local(), threading.local()
         moved.device = device
         return moved
 
@@ -160,13 +161,19 @@ class Model:
             matmul.allow_tf32, cudnn.allow_tf32 = before
 
     def training(self) -> Model:
-        """Return the same model in training mode (dropout on); a new model is in evaluation
-        mode."""
+        """Return the same model in training mode, with dropout; a new one is in evaluation mode."""
         twin = copy.copy(self)
-        twin._module, twin._threads = copy.deepcopy(self._module).train(), threading.local()
-        for name in self._frozen:
-            twin._module.get_submodule(name).eval()
+        twin._trains, twin._threads = True, threading.local()
         return twin
+
+    def _own(self) -> nn.Module:
+        """Return this thread's module, into which ``functional_call`` puts the parameters."""
+        own, mode = vars(self._copies), "training" if self._trains else "evaluation"
+        if mode not in own:
+            own[mode] = copy.deepcopy(self._module).train(self._trains)
+            for name in self._frozen:
+                own[mode].get_submodule(name).eval()
+        return cast(nn.Module, own[mode])
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
         """Return the same model with another module's parameters; None if layers or constants
@@ -196,7 +203,7 @@ class Model:
         if not all(torch.equal(value, constants[1][key]) for key, value in constants[0].items()):
             return None
         for name, value in vars(self).items():
-            if name not in ("_module", "_threads", "call"):
+            if name not in ("_module", "_threads", "_copies", "call"):
                 setattr(twin, name, value)  # the results of check(), and the precision
         return twin
 
@@ -225,20 +232,14 @@ class Model:
 
     @property
     def _normalising(self) -> tuple[NormTable | None, Tensor | None]:
-        found: tuple[NormTable | None, Tensor | None]
-        found = getattr(self._threads, "normalising", (None, None))
-        return found
+        return getattr(self._threads, "normalising", (None, None))
 
     def output(self, params: Tree, x: Any) -> Tensor:
         """Return the module's output for ``x`` with parameters ``params``.
 
         ``x`` is a tensor, or a dict or tuple of tensors.
         """
-        # functional_call puts the parameters into the module while it runs, so each thread needs
-        # its own module
-        if not hasattr(self._threads, "module"):
-            self._threads.module = copy.deepcopy(self._module)
-        module, (args, kwargs) = self._threads.module, self.call.arguments(x)
+        module, (args, kwargs) = self._own(), self.call.arguments(x)
         constants = getattr(self._stacked, "constants", {})
         if self.normalisation != "local":
             return self._call(module, {**constants, **params}, args, kwargs)

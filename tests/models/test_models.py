@@ -414,7 +414,7 @@ def test_word_vectors_are_shared_not_copied_not_trained_and_not_saved() -> None:
     words = vectors()
     module = MODELS["text_lstm"]((5,), 2, 0, vectors=words, units=3, dense=2)
     model = eh.Model(module)
-    for copy in (module, model._module, model.training()._module):
+    for copy in (module, model._module, model._own(), model.training()._own()):
         assert copy.words.vectors.data_ptr() == words.data_ptr()
     assert not [key for key in model.state_dict(model.init()) if "words" in key]
     assert not [name for name in model.init() if "words" in name]

@@ -92,6 +92,8 @@ def with_output(method: eh.Algorithm, output: str) -> eh.Algorithm:
 
 # unequal on purpose: from one sample to three hundred
 SIZES = (1, 300, 7, 40, 33, 2, 120, 64, 15, 90)
+# the same in few batches, for tests that train every client many times
+FEWER = (1, 70, 7, 40, 33, 2, 64, 15, 34, 50)
 
 
 def ragged(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evenhand.simplex import (
+    min_norm,
     min_norm_weights,
     project_box,
     project_capped,
@@ -273,6 +274,34 @@ def test_min_norm_weights_are_feasible_and_optimal(
     scale = gram.diagonal().max().item() or 1.0
     assert optimality(lam, (gram / scale) @ lam, low, high) <= TOLERANCE
     assert torch.equal(lam, min_norm_weights(gram, low, high))
+
+
+def every_step(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """What the steps towards the minimum lead to if all of them are taken."""
+    rate, ahead, theta = 1 / min_norm._curvature(G), lam, torch.zeros((), dtype=G.dtype)
+    for k in range(1, min_norm.GRADIENT_STEPS + 1):
+        v = ahead - rate * (G @ ahead)
+        least, most = (v - high).min(), (v - low).max()
+        for _ in range(min_norm.THETA_STEPS):
+            x = v - theta
+            excess = x.clamp(low, high).sum() - 1
+            least, most = (theta, most) if excess > 0 else (least, theta)
+            after = theta + excess / ((x > low) & (x < high)).sum()
+            theta = after if least <= after <= most else (least + most) / 2
+        after = (v - theta).clamp(low, high)
+        ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
+    return lam
+
+
+def test_a_search_that_stands_still_is_ended_without_changing_a_bit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for count, width in itertools.product((2, 3, 6, 30), (1, 2, 50)):
+        rows = torch.randn(count, width, generator=generator, dtype=torch.float64)
+        gram = rows @ rows.T
+        start = torch.full((count,), 1 / count, dtype=torch.float64)
+        for high in (torch.ones_like(start), 1.2 * start):
+            problem = gram / gram.diagonal().max(), start, 0.3 * start, high
+            assert torch.equal(min_norm._descended(*problem), every_step(*problem))
 
 
 @pytest.mark.parametrize("half", [0.05, 0.2, 1.0])

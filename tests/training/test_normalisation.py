@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -61,7 +62,24 @@ def test_frozen_is_evaluation_mode() -> None:
 def test_the_training_mode_of_other_layers_does_not_reach_frozen_ones() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model = Model(module.eval()).training()
-    assert [layer.training for layer in model._module] == [True, True, False, True]
+    assert [layer.training for layer in model._own()] == [True, True, False, True]
+
+
+def test_every_thread_has_one_copy_of_the_module_for_each_mode() -> None:
+    model = Model(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
+    with ThreadPoolExecutor(1) as other:
+        elsewhere = other.submit(model._own).result()
+    copies = [model._own(), model.training()._own(), elsewhere]
+    assert [each.training for each in copies] == [False, True, False]
+    assert len({id(each) for each in (*copies, model._module)}) == 4
+    # one copy, however often the mode or the precision is chosen
+    assert model.training()._own() is copies[1]
+    assert model.with_precision("bf16")._own() is copies[0]
+    # a module with other constants, or elsewhere, is another module
+    alike = model.with_parameters_of(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
+    assert alike is not None
+    assert alike._own() is not copies[0]
+    assert model.to(torch.device("cpu"))._own() is not copies[0]
 
 
 def test_frozen_affine_parameters_stay() -> None:

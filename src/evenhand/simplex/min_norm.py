@@ -71,16 +71,24 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
 def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """A point close to the minimum: gradient steps find most entries on a bound, and changing many
     entries at once finds the others. A good start is enough."""
-    start = lam
-    rate, ahead, theta = 1 / _curvature(G), lam, torch.zeros((), dtype=G.dtype, device=G.device)
-    for k in range(1, GRADIENT_STEPS + 1):
-        after, theta = _nearly_projected(ahead - rate * (G @ ahead), low, high, theta)
-        ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
-    candidates = [start, *(project_box(x, low, high) for x in (lam, *_by_sets(G, lam, low, high)))]
+    near = _descended(G, lam, low, high)
+    candidates = [lam, *(project_box(x, low, high) for x in (near, *_by_sets(G, near, low, high)))]
     best = min(candidates, key=lambda x: float(x @ (G @ x)))
     for bound in (low, high):  # a projection may miss sum 1 in the last bits
         best = torch.where((best - bound).abs() <= 4 * EPS * bound.abs(), bound, best)
     return best
+
+
+def _descended(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """``lam`` after accelerated gradient steps; they end where nothing moves any more."""
+    rate, ahead, theta = 1 / _curvature(G), lam, torch.zeros((), dtype=G.dtype, device=G.device)
+    for k in range(1, GRADIENT_STEPS + 1):
+        before = ahead, lam, theta
+        lam, theta = _nearly_projected(ahead - rate * (G @ ahead), low, high, theta)
+        ahead = lam + (k - 1) / (k + 2) * (lam - before[1])
+        if all(map(torch.equal, (ahead, lam, theta), before)):
+            break
+    return lam
 
 
 def _curvature(G: Tensor) -> Tensor:
@@ -105,7 +113,12 @@ def _nearly_projected(v: Tensor, low: Tensor, high: Tensor, theta: Tensor) -> tu
         excess = x.clamp(low, high).sum() - 1
         least, most = torch.where(excess > 0, theta, least), torch.where(excess > 0, most, theta)
         after = theta + excess / ((x > low) & (x < high)).sum()
-        theta = torch.where((least <= after) & (after <= most), after, (least + most) / 2)
+        before, theta = (
+            theta,
+            torch.where((least <= after) & (after <= most), after, (least + most) / 2),
+        )
+        if torch.equal(theta, before):  # it would stay there
+            break
     return (v - theta).clamp(low, high), theta
 
 
