@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from evenhand.metrics.uncertainty import (
@@ -13,8 +14,11 @@ from evenhand.metrics.uncertainty import (
     holm,
     over_seeds,
     paired,
+    reached,
     wilson,
 )
+
+Floats = NDArray[np.float64]
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 5), (3, 10), (10, 10), (457, 500)])
@@ -114,3 +118,38 @@ def test_a_paired_difference_is_never_certain() -> None:
     assert p == pytest.approx(2 * stats.t.sf(5.0, 2))
     many = np.arange(400) * 1e-9
     assert 0 < paired((many + 1).tolist(), [0.0] * 400)[1] < 1e-200
+
+
+@pytest.mark.parametrize("miss", [0.0005, 0.025, 0.2])
+def test_a_number_is_reached_as_often_as_all_draws_say(miss: float) -> None:
+    for place in range(60):
+        seen, rng = -1 + place / 10, np.random.default_rng(place)
+        all_draws = np.random.default_rng(place).standard_normal(1000)
+        drawn: list[int] = []
+
+        def draw(count: int, rng: np.random.Generator = rng, drawn: list[int] = drawn) -> Floats:
+            drawn.append(count)
+            return rng.standard_normal(count)
+
+        assert reached(seen, draw, miss) == ((all_draws >= seen).mean() >= miss), (place, miss)
+        assert sum(drawn) <= 1000
+
+
+def test_few_draws_tell_that_a_number_is_out_of_reach_only_if_it_is_rare_enough() -> None:
+    drawn: list[int] = []
+
+    def draw(count: int) -> Floats:
+        drawn.append(count)
+        return np.random.default_rng(len(drawn)).standard_normal(count)
+
+    assert not reached(50.0, draw, 0.025)
+    assert sum(drawn) == 50  # one of 51 is below 0.025
+    drawn.clear()
+    assert not reached(50.0, draw, 0.005)
+    assert sum(drawn) == 200  # one of 201 is below 0.005, one of 151 is not
+    drawn.clear()
+    assert reached(-50.0, draw, 0.05)
+    assert sum(drawn) == 50
+    drawn.clear()
+    assert not reached(5.0, draw, 0.025)  # not so far above 50 draws that these are enough
+    assert sum(drawn) > 50

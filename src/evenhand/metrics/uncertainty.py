@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ Ints = NDArray[np.int64]
 
 OVER = ("samples", "clients", "both")
 LEAST_CHANCE = float(np.finfo(np.float64).tiny)  # a p-value is never 0
+DRAWS, AT_A_TIME = 1000, 50  # of a number if there is no difference
 AT_ONCE = 1 << 24  # bytes of drawn means, of which several copies are made
 
 
@@ -119,6 +121,26 @@ def holm(p: Sequence[float]) -> Floats:
         1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1))
     )
     return adjusted
+
+
+def reached(seen: float, draw: Callable[[int], Floats], miss: float) -> bool:
+    """Whether at least the share ``miss`` of many drawn numbers reach the one that was seen.
+
+    It draws no more than the answer needs. Of N + 1 numbers from one distribution, at most one is
+    further above the mean of the others than (N + 1) / sqrt(N) of their standard deviations; which
+    one is chance. So if the seen number is that far above N drawn ones, the chance to reach it is
+    at most 1 / (N + 1).
+    """
+    drawn = np.zeros(0)
+    while len(drawn) < DRAWS:
+        drawn = np.concatenate([drawn, draw(AT_A_TIME)])
+        count, hits = len(drawn), int((drawn >= seen).sum())
+        if hits / DRAWS >= miss or (hits + DRAWS - count) / DRAWS < miss:
+            break
+        far = float(drawn.std(ddof=1)) * (count + 1) / math.sqrt(count)
+        if 1 / (count + 1) < miss and seen > drawn.mean() + far:
+            break
+    return hits / DRAWS >= miss
 
 
 def client_means(
