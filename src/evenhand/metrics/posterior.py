@@ -128,7 +128,7 @@ def _edges(place: Floats, error: Floats, times: Ints) -> Floats:
     from scipy.special import ndtr
 
     low, high = (place - 4 * error).min(), (place + 4 * error).max()
-    some = slice(None, None, max(1, len(place) // 200))
+    some = slice(None, None, max(1, len(place) // 100))
     fine = np.unique(
         np.concatenate(
             [
