@@ -160,17 +160,19 @@ def test_thin_matrices_explain_clients_as_the_whole_one_does() -> None:
         assert (alone @ same == fit[:9]).all()
 
 
-def test_columns_are_drawn_by_their_chance() -> None:
-    """Rows share one sum, so each must find its own part of it."""
-    chance = np.array([[0.1, 0.0, 0.9], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.25, 0.5, 0.25]])
+def test_places_on_the_grid_are_drawn_by_their_chance() -> None:
+    rng = np.random.default_rng(0)
+    chance = np.zeros((3, 4 * model.WIDTHS))
+    chance[0, [3, 30, 49]] = 0.1, 0.3, 0.6
+    chance[1, 74] = 1
+    chance[2] = rng.dirichlet(np.ones(chance.shape[1]))
     with np.errstate(divide="ignore"):
-        many = np.log(np.tile(chance, (5000, 1))) - 1e4 * np.random.default_rng(0).random(
-            (20_000, 1)
-        )
-    found = model._columns(many, np.random.default_rng(1)).reshape(5000, 4)
-    counts = np.stack([np.bincount(column, minlength=3) for column in found.T])
+        many = np.log(np.tile(chance, (5000, 1))) - 1e4 * rng.random((15_000, 1))
+    found = model._columns(many, rng).reshape(5000, 3)
+    counts = np.stack([np.bincount(row, minlength=chance.shape[1]) for row in found.T])
     assert (counts[chance == 0] == 0).all()
     assert counts / 5000 == pytest.approx(chance, abs=0.03)
+    assert stats.chisquare(counts[2], 5000 * chance[2]).pvalue > 0.001
 
 
 def test_possibilities_are_drawn_by_their_chance() -> None:

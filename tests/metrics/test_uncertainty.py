@@ -39,7 +39,9 @@ def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
     # in no order; client 2 has no samples
     client = rng.permutation(np.repeat([0, 1, 3], [6, 40, 1]))
     values = rng.normal(size=(47, 2)) + client[:, None]
-    drawn = np.concatenate(list(client_means(values, client, 4, "samples", 8000, seed=0)))
+    means, held = zip(*client_means(values, client, 4, "samples", 8000, seed=0), strict=True)
+    drawn = np.concatenate(means)
+    assert (np.concatenate(held) == [6, 40, 0, 1]).all()
     assert drawn.shape == (8000, 4, 2)
     assert np.isnan(drawn[:, 2]).all()
     for i in (0, 1):
@@ -55,15 +57,32 @@ def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
 
 def test_drawn_clients_are_those_there_are() -> None:
     values, client = np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1])
-    drawn = np.concatenate(list(client_means(values, client, 2, "clients", 300, seed=0)))[..., 0]
+    (means, held), *none = client_means(values, client, 2, "clients", 300, seed=0)
+    drawn = means[..., 0]
+    assert not none
+    assert (held == np.where(drawn == 2, 2, 1)).all()
     assert set(np.unique(drawn)) == {2.0, 10.0}
     assert (drawn == 2).mean() == pytest.approx(0.5, abs=0.1)
-    both = np.concatenate(list(client_means(values, client, 2, "both", 300, seed=0)))[..., 0]
+    both = next(client_means(values, client, 2, "both", 300, seed=0))[0][..., 0]
     assert set(np.unique(both)) == {1.0, 3.0, 10.0}
     with pytest.raises(
         ValueError, match=r"values must be \(N, R\) and client \(N,\), got \(3,\) and \(3,\)"
     ):
         next(client_means(values[:, 0], client, 2, "samples", 1, seed=0))
+
+
+@pytest.mark.parametrize("size", [300, 2**16])
+def test_means_of_right_samples_are_exact_for_clients_of_every_size(size: int) -> None:
+    """They are summed in two bytes where these are enough."""
+    values = np.ones((size + 5, 2))
+    values[:size, 1] = 0
+    client = np.repeat([0, 1], [size, 5])
+    for over in ("samples", "clients"):
+        found, held = next(client_means(values, client, 2, over, 4, seed=0))
+        assert (found[..., 0] == 1).all()
+        assert (found[..., 1] == (held == 5)).all()
+    halves = next(client_means(values / 2, client, 2, "samples", 4, seed=0))[0]
+    assert (halves[..., 0] == 0.5).all()
 
 
 def test_over_seeds_is_students_interval() -> None:

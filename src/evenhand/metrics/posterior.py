@@ -89,20 +89,30 @@ def posterior(observed: Observations, draws: int, rng: np.random.Generator, size
 
 
 def _columns(log_chance: Floats, rng: np.random.Generator) -> Ints:
-    """(R,) a column for each row of (R, G), by its chance."""
-    rows, columns = log_chance.shape
-    chance = log_chance - log_chance.max(-1, keepdims=True)
-    sums = np.exp(chance, out=chance).cumsum()  # over all rows; each has its own part
-    ends = sums[columns - 1 :: columns]
-    starts = np.concatenate([[0.0], ends[:-1]])
-    found = np.searchsorted(sums, starts + rng.random(rows) * (ends - starts))
-    return np.asarray(np.clip(found - np.arange(rows) * columns, 0, columns - 1))
+    """(R,) a place on the grid for each row of (R, G), by its chance: a centre, then a width."""
+    rows = np.arange(len(log_chance))
+    chance = _chance(log_chance, -1).reshape(len(rows), -1, WIDTHS)
+    of_centres = chance.sum(2)
+    ends = of_centres.cumsum(1)
+    drawn = rng.random(len(rows)) * ends[:, -1]
+    centre = np.minimum((ends < drawn[:, None]).sum(1), ends.shape[1] - 1)
+    drawn -= ends[rows, centre] - of_centres[rows, centre]
+    width = (chance[rows, centre].cumsum(1) < drawn[:, None]).sum(1)
+    return np.asarray(centre * WIDTHS + np.minimum(width, WIDTHS - 1))
 
 
 def _ends(log_chance: Floats) -> Floats:
     """(K - 1, ...) where each of K possibilities but the last ends if all share [0, 1]."""
-    sums = np.exp(log_chance - log_chance.max(0)).cumsum(0)
+    sums = _chance(log_chance, 0)
+    for place in range(1, len(sums)):  # several times as fast as cumsum on a first axis
+        sums[place] += sums[place - 1]
     return np.asarray(sums[:-1] / sums[-1])
+
+
+def _chance(log_chance: Floats, axis: int) -> Floats:
+    """Chances over the largest; exp is slow where its result would be less than a float can be."""
+    relative = log_chance - log_chance.max(axis, keepdims=True)
+    return np.asarray(np.exp(np.maximum(relative, -700.0, out=relative), out=relative))
 
 
 def _between(ends: Floats, rng: np.random.Generator) -> Ints:
