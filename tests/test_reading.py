@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from evenhand import files
 from evenhand.errors import RunError
@@ -138,3 +140,43 @@ def test_tensors_of_earlier_versions_are_read(tmp_path: Path) -> None:
     assert torch.equal(read_tensors(path)[0]["a"], tensors["a"])
     path.write_bytes(save({"a": torch.ones(3)}, {"evenhand": json.dumps(about)}))
     assert refusal(read_tensors, path).startswith("its contents do not match their checksum")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (("1", "-3"), np.array([1, -3])),
+        (("1", ""), np.array([1, np.nan])),
+        (("1", "0.5"), np.array([1, 0.5])),
+        (("inf", "nan"), np.array([np.inf, np.nan])),
+        (("True", "False"), np.array([True, False])),
+        (("True", "0.5"), np.array([1, 0.5])),
+        (("1e30", "1"), np.array([1e30, 1])),
+        ((str(2**63 - 1), str(-(2**63))), np.array([2**63 - 1, -(2**63)])),
+    ],
+)
+def test_columns_have_the_type_of_their_cells(
+    cells: tuple[str, str], expected: NDArray[Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("by,value,empty\n" + "".join(f"client,{cell},\n" for cell in cells))
+    found = read_columns(path)
+    assert list(found) == ["by", "value"]
+    assert found["by"] == ["client", "client"]
+    assert found["value"].dtype == expected.dtype
+    assert found["value"] == pytest.approx(expected, nan_ok=True, rel=0)
+
+
+@pytest.mark.parametrize("cells", [("0.5", "1_0"), ("nan", "no"), ("0.5", str(2**63 + 1))])
+def test_a_column_with_one_cell_that_is_no_number_is_refused(
+    cells: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("value\n" + "".join(f"{cell}\n" for cell in cells))
+    assert refusal(read_columns, path).startswith("value in line 3 is ")
+
+
+def test_a_table_without_rows_has_its_columns_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("by,value\n")
+    assert read_columns(path) == {"by": []}

@@ -50,27 +50,19 @@ def read_rows(path: Path, text: Sequence[str] = (), way_out: str = RESTORE) -> l
     Numbers become numbers, True and False become bool, and empty cells are missing keys. Columns in
     ``text`` stay text: a client may be called "007".
     """
-    return read_table(path, text, way_out)[1]
-
-
-def read_table(
-    path: Path, text: Sequence[str] = (), way_out: str = RESTORE
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Read a CSV table's column names, and its rows as ``read_rows`` returns them."""
-    header, *lines = _cells(path, way_out)
-    rows = [
+    header, *lines = read_cells(path, way_out)
+    return [
         {
-            key: from_cell(cell) if key in text else _value(cell)
+            key: from_cell(cell) if key in text else value_of(cell)
             for key, cell in zip(header, line, strict=True)
             if cell != ""
         }
         for line in lines
     ]
-    return header, rows
 
 
-def _cells(path: Path, way_out: str) -> list[list[str]]:
-    """Read the lines of a CSV table, checking that each is as long as the header."""
+def read_cells(path: Path, way_out: str = RESTORE) -> list[list[str]]:
+    """Read the lines of a CSV table as text, checking that each is as long as the header."""
     content = io.StringIO(read_text(path, way_out), newline="")
     try:
         lines = list(csv.reader(content, strict=True))
@@ -88,7 +80,8 @@ def _cells(path: Path, way_out: str) -> list[list[str]]:
     return lines
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """The number, the truth value or the text of a cell."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float) if "_" not in text else ():  # Python reads 1_0 as 10

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
+
 import click
 import pytest
 
 from evenhand.cli import main
-from evenhand.cli.terminal import stopping_cleanly
+from evenhand.cli.terminal import stopping_cleanly, without_collector
 from tests.support.commands import invoke
 
 RAISES = {
@@ -95,3 +98,16 @@ def test_expected_errors_keep_their_line(arguments: tuple[str, ...]) -> None:
     assert code in (1, 2)
     assert "bug" not in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_after_a_command_without_it(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with suppress(ValueError), without_collector():
+            assert not gc.isenabled()
+            raise ValueError
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -12,8 +12,9 @@ from scipy import integrate, stats
 
 from evenhand.metrics import posterior as model
 from evenhand.metrics.across import accuracy_intervals, merit_intervals
+from evenhand.metrics.kinds import Kinds, Normals, Shares, Squares
 from evenhand.metrics.ledger import Gains
-from evenhand.metrics.posterior import Shares, Squares, posterior
+from evenhand.metrics.posterior import posterior
 from evenhand.metrics.spread import SPREAD
 from evenhand.metrics.trials import Trials, trials
 from evenhand.metrics.uncertainty import Interval, wilson
@@ -62,20 +63,28 @@ def test_a_kind_of_squares_is_what_integration_gives() -> None:
 
 def test_true_values_given_a_kind_have_the_moments_of_their_posterior() -> None:
     rng = np.random.default_rng(0)
-    many = (np.full((20_000, 1), 1.0), np.full((20_000, 1), 0.2))
+    kinds = Kinds(np.array([0.3, 1.0, 0.7]), np.array([0.1, 0.2, 0.0]))
+    many = (kinds, np.ones((20_000, 1), np.int64))
     mean, size = math.sin(1) ** 2, 0.25 / 0.2**2 - 1
     posterior = stats.beta(mean * size + 7, (1 - mean) * size + 3)
-    drawn = Shares(np.array([7]), np.array([10])).truth(*many, rng)
+    ten = Shares(np.array([7]), np.array([10]))
+    drawn = ten.truth(*many, rng)
     assert (drawn.mean(), drawn.std()) == pytest.approx(
         (posterior.mean(), posterior.std()), rel=0.02
     )
-    new = Shares(np.array([7]), np.array([10])).member(*many, rng)
+    new = ten.member(*many, rng)
     assert (new.mean(), new.std()) == pytest.approx(
         (mean, math.sqrt(mean * (1 - mean) / (size + 1))), rel=0.03
     )
     inverse = stats.invgamma(25 + 5, scale=25 * math.exp(1) + 5 * 2.0)
-    drawn = Squares(np.array([2.0]), np.array([5.0])).truth(*many, rng)
+    square = Squares(np.array([2.0]), np.array([5.0]))
+    drawn = square.truth(*many, rng)
     assert (drawn.mean(), drawn.std()) == pytest.approx((inverse.mean(), inverse.std()), rel=0.02)
+    for seen, truth in ((ten, math.sin(0.7) ** 2), (square, math.exp(0.7))):
+        for draw in (seen.truth, seen.member):
+            drawn = draw(kinds, np.array([[1], [2]]), rng)  # one of each kind
+            assert drawn[0] != pytest.approx(truth)
+            assert drawn[1] == pytest.approx(truth)
 
 
 def test_with_one_kind_draws_are_those_of_the_posterior_on_the_grid(
@@ -130,6 +139,50 @@ def test_many_samples_speak_for_themselves_and_few_lean_on_others() -> None:
     assert (
         posterior(Shares(np.full(40, 16), np.full(40, 20)), 500, rng).clients.std(1).mean() < 0.03
     )
+
+
+def test_thin_matrices_explain_clients_as_the_whole_one_does() -> None:
+    """For clients of every size, with errors far smaller and far larger than their differences."""
+    rng = np.random.default_rng(0)
+    size = np.exp(rng.uniform(0, 14, 300))
+    grid = np.repeat(np.linspace(0, 1.5, 40), 25), np.tile([0, *np.geomspace(1e-3, 0.4, 24)], 40)
+    for seen in (
+        Shares(rng.binomial(size.astype(int) + 1, rng.beta(2, 1, 300)), size.astype(int) + 1),
+        Squares(rng.gamma(2, 1, 300), size / 2),
+        Normals(rng.normal(0, 3, 300), 3 / np.sqrt(size)),
+    ):
+        fit = seen.fit(np.arange(300), *grid)
+        fit -= fit.max(1, keepdims=True)
+        few, of_few = model._thin(fit)
+        assert few.shape == (300, 100)
+        assert few @ of_few == pytest.approx(fit, abs=1e-3, rel=1e-9)
+        alone, same = model._thin(fit[:9])
+        assert (alone @ same == fit[:9]).all()
+
+
+def test_places_on_the_grid_are_drawn_by_their_chance() -> None:
+    rng = np.random.default_rng(0)
+    chance = np.zeros((3, 4 * model.WIDTHS))
+    chance[0, [3, 30, 49]] = 0.1, 0.3, 0.6
+    chance[1, 74] = 1
+    chance[2] = rng.dirichlet(np.ones(chance.shape[1]))
+    with np.errstate(divide="ignore"):
+        many = np.log(np.tile(chance, (5000, 1))) - 1e4 * rng.random((15_000, 1))
+    found = model._columns(many, rng).reshape(5000, 3)
+    counts = np.stack([np.bincount(row, minlength=chance.shape[1]) for row in found.T])
+    assert (counts[chance == 0] == 0).all()
+    assert counts / 5000 == pytest.approx(chance, abs=0.03)
+    assert stats.chisquare(counts[2], 5000 * chance[2]).pvalue > 0.001
+
+
+def test_possibilities_are_drawn_by_their_chance() -> None:
+    chance = np.array([[0.1, 0.0, 1.0], [0.0, 0.5, 0.0], [0.9, 0.5, 0.0]])
+    with np.errstate(divide="ignore"):
+        ends = model._ends(np.log(chance) - 900)
+    drawn = model._between(np.repeat(ends[..., None], 5000, -1), np.random.default_rng(1))
+    counts = np.stack([np.bincount(row, minlength=3) for row in drawn], 1)
+    assert (counts[chance == 0] == 0).all()
+    assert counts / 5000 == pytest.approx(chance, abs=0.03)
 
 
 # ---- accuracies

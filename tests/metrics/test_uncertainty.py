@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from evenhand.metrics.uncertainty import (
@@ -13,8 +14,11 @@ from evenhand.metrics.uncertainty import (
     holm,
     over_seeds,
     paired,
+    reached,
     wilson,
 )
+
+Floats = NDArray[np.float64]
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 5), (3, 10), (10, 10), (457, 500)])
@@ -35,7 +39,9 @@ def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
     # in no order; client 2 has no samples
     client = rng.permutation(np.repeat([0, 1, 3], [6, 40, 1]))
     values = rng.normal(size=(47, 2)) + client[:, None]
-    drawn = np.concatenate(list(client_means(values, client, 4, "samples", 8000, seed=0)))
+    means, held = zip(*client_means(values, client, 4, "samples", 8000, seed=0), strict=True)
+    drawn = np.concatenate(means)
+    assert (np.concatenate(held) == [6, 40, 0, 1]).all()
     assert drawn.shape == (8000, 4, 2)
     assert np.isnan(drawn[:, 2]).all()
     for i in (0, 1):
@@ -51,15 +57,32 @@ def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
 
 def test_drawn_clients_are_those_there_are() -> None:
     values, client = np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1])
-    drawn = np.concatenate(list(client_means(values, client, 2, "clients", 300, seed=0)))[..., 0]
+    (means, held), *none = client_means(values, client, 2, "clients", 300, seed=0)
+    drawn = means[..., 0]
+    assert not none
+    assert (held == np.where(drawn == 2, 2, 1)).all()
     assert set(np.unique(drawn)) == {2.0, 10.0}
     assert (drawn == 2).mean() == pytest.approx(0.5, abs=0.1)
-    both = np.concatenate(list(client_means(values, client, 2, "both", 300, seed=0)))[..., 0]
+    both = next(client_means(values, client, 2, "both", 300, seed=0))[0][..., 0]
     assert set(np.unique(both)) == {1.0, 3.0, 10.0}
     with pytest.raises(
         ValueError, match=r"values must be \(N, R\) and client \(N,\), got \(3,\) and \(3,\)"
     ):
         next(client_means(values[:, 0], client, 2, "samples", 1, seed=0))
+
+
+@pytest.mark.parametrize("size", [300, 2**16])
+def test_means_of_right_samples_are_exact_for_clients_of_every_size(size: int) -> None:
+    """They are summed in two bytes where these are enough."""
+    values = np.ones((size + 5, 2))
+    values[:size, 1] = 0
+    client = np.repeat([0, 1], [size, 5])
+    for over in ("samples", "clients"):
+        found, held = next(client_means(values, client, 2, over, 4, seed=0))
+        assert (found[..., 0] == 1).all()
+        assert (found[..., 1] == (held == 5)).all()
+    halves = next(client_means(values / 2, client, 2, "samples", 4, seed=0))[0]
+    assert (halves[..., 0] == 0.5).all()
 
 
 def test_over_seeds_is_students_interval() -> None:
@@ -114,3 +137,38 @@ def test_a_paired_difference_is_never_certain() -> None:
     assert p == pytest.approx(2 * stats.t.sf(5.0, 2))
     many = np.arange(400) * 1e-9
     assert 0 < paired((many + 1).tolist(), [0.0] * 400)[1] < 1e-200
+
+
+@pytest.mark.parametrize("miss", [0.0005, 0.025, 0.2])
+def test_a_number_is_reached_as_often_as_all_draws_say(miss: float) -> None:
+    for place in range(60):
+        seen, rng = -1 + place / 10, np.random.default_rng(place)
+        all_draws = np.random.default_rng(place).standard_normal(1000)
+        drawn: list[int] = []
+
+        def draw(count: int, rng: np.random.Generator = rng, drawn: list[int] = drawn) -> Floats:
+            drawn.append(count)
+            return rng.standard_normal(count)
+
+        assert reached(seen, draw, miss) == ((all_draws >= seen).mean() >= miss), (place, miss)
+        assert sum(drawn) <= 1000
+
+
+def test_few_draws_tell_that_a_number_is_out_of_reach_only_if_it_is_rare_enough() -> None:
+    drawn: list[int] = []
+
+    def draw(count: int) -> Floats:
+        drawn.append(count)
+        return np.random.default_rng(len(drawn)).standard_normal(count)
+
+    assert not reached(50.0, draw, 0.025)
+    assert sum(drawn) == 50  # one of 51 is below 0.025
+    drawn.clear()
+    assert not reached(50.0, draw, 0.005)
+    assert sum(drawn) == 200  # one of 201 is below 0.005, one of 151 is not
+    drawn.clear()
+    assert reached(-50.0, draw, 0.05)
+    assert sum(drawn) == 50
+    drawn.clear()
+    assert not reached(5.0, draw, 0.025)  # not so far above 50 draws that these are enough
+    assert sum(drawn) > 50

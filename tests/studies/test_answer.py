@@ -1,6 +1,7 @@
 """Every sentence that can be printed: when it is said, its numbers and its sign."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -570,6 +571,44 @@ def test_the_next_command_of_a_finished_comparison_is_the_page():
     study = simple({"fedavg": (10,) * 4, "qffl": (11,) * 4}, seeds=2, history=settled)
     assert answer_of(study).command == "evenhand report runs/exact"
     assert study.directories[0] == Path("runs/exact/seed-0")
+
+
+# --- without FedAvg
+
+
+def test_one_method_alone_is_told_of_with_its_numbers_and_how_to_compare_it():
+    study = simple({"qffl": (40, 10, 10, 20)})
+    mean, worst = (analyse(study).comparison.rows["qffl"][name] for name in ("mean", "min"))
+    found = answer_of(study)
+    assert found.sentences == (
+        f"qffl reaches a mean accuracy of 80.0 % [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"
+        f" over 4 clients and of 60.0 % [{100 * worst.low:.1f}, {100 * worst.high:.1f}] for the"
+        " worst client.",
+        "Nothing was compared: train FedAvg on the same data to see who gains and who is harmed.",
+    )
+    assert found.command == "evenhand compare runs/exact/spec.toml --seeds 5"
+    assert answer_of(simple({"qffl": (40,) * 4}, seeds=2)).command == (
+        "evenhand compare runs/exact/spec.toml"
+    )
+
+
+def test_several_methods_without_fedavg_are_told_of_by_what_they_do_for_the_worst_served():
+    wrong = {"afl": (30, 20), "qffl": (25, 25), "term": (60, 0), "propfair": (35, 1)}
+    first, second = answer_of(simple(wrong, sizes=(100, 100))).sentences
+    assert [part.split(" reaches")[0] for part in first.split("; ")] == ["qffl", "afl", "propfair"]
+    assert second.startswith("No method was compared with FedAvg: train FedAvg on the same data")
+
+
+def test_errors_are_told_of_with_the_smaller_end_first():
+    first = answer_of(make_study({"qffl": (0.8, 0)}, regression=True)).sentences[0]
+    found = re.search(r"reaches a mean .* of ([\d.]+) \[([\d.]+), ([\d.]+)\]", first)
+    assert found is not None
+    value, low, high = map(float, found.groups())
+    assert 0 < low < value < high
+
+
+def test_one_client_alone_is_no_worst_one():
+    assert "worst" not in answer_of(simple({"qffl": (10,)}, sizes=(100,))).sentences[0]
 
 
 # --- the details

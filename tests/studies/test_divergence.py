@@ -108,6 +108,9 @@ def test_other_methods_are_still_judged() -> None:
     found = _compare([eh.FedAvg(), eh.QFFL(q=1.0), eh.LocalOnly()], 1e3)
     assert found.study.labels == ("qffl",)
     assert found.study.reference is None
+    said = " ".join(found.answer.sentences)
+    assert "qffl reaches a mean " in said
+    assert "train FedAvg" not in said  # it was
     assert np.isfinite(found.comparison.rows["qffl"]["mean"].value)
     assert found.comparison.differences == {}
     assert not found.entries

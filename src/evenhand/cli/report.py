@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from evenhand.cli.options import number_options
-from evenhand.cli.terminal import open_page, stopping_cleanly
+from evenhand.cli.terminal import open_page, stopping_cleanly, without_collector
 
 
 @click.command()
@@ -83,7 +83,7 @@ def report(
       evenhand report runs/digits runs/adult --figures pictures --tables tables
       evenhand report runs/digits --measure balanced_accuracy --level 0.9
     """
-    with stopping_cleanly(quiet):
+    with stopping_cleanly(quiet), without_collector():
         import json
 
         from evenhand.page.report import report as write

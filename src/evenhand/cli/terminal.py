@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -80,6 +81,19 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
         end_with(error, begun.speaks)
     finally:
         log.setLevel(level)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep Python from looking for cycles of unused objects: for a short command that mostly
+    imports and reads, whose many objects are nearly all in use."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def end_with(error: Exception, speaks: bool = True) -> NoReturn:

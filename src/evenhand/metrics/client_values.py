@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.metrics.posterior import Normals, Observations, Shares, Squares
+from evenhand.metrics.kinds import Normals, Observations, Shares, Squares
 from evenhand.metrics.spread import pooled
-from evenhand.metrics.uncertainty import score_interval
+from evenhand.metrics.uncertainty import reached, score_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -132,8 +132,11 @@ class Accuracies:
             return np.asarray(apart.sum(-1) / np.maximum(middle * (1 - middle), 1e-12)[..., 0])
 
         whole = np.rint(self.samples).astype(np.int64)
-        equal = rng.binomial(whole, share, (1000, len(whole))) / whole
-        return bool((spread(equal) >= spread(self.merit) * (1 - 1e-9)).mean() >= miss)
+        return reached(
+            float(spread(self.merit)) * (1 - 1e-9),
+            lambda draws: spread(rng.binomial(whole, share, (draws, len(whole))) / whole),
+            miss,
+        )
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,13 @@ class Errors:
             share = self.shape / self.shape.sum()
             return np.asarray(np.log((square * share).sum(-1)) - (np.log(square) * share).sum(-1))
 
-        equal = rng.standard_gamma(self.shape, (1000, len(self.shape))) / self.shape
-        return bool((spread(equal) >= spread(self.square)).mean() >= miss)
+        return reached(
+            float(spread(self.square)),
+            lambda draws: spread(
+                rng.standard_gamma(self.shape, (draws, len(self.shape))) / self.shape
+            ),
+            miss,
+        )
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,8 @@ def gini(values: ArrayLike | Together) -> Floats:
 
     def of(a: Rows) -> Floats:
         n = a.clients
-        return np.asarray(
-            _ratio(2 * (np.arange(1, n + 1) * a.ordered).sum(-1), n * a.sum, (n + 1) / n)
-            - (n + 1) / n
-        )
+        ranked = np.einsum("rn,n->r", a.ordered, np.arange(1.0, n + 1))
+        return np.asarray(_ratio(2 * ranked, n * a.sum, (n + 1) / n) - (n + 1) / n)
 
     return _over_clients(of, values)
 

@@ -115,20 +115,14 @@ def trials(
         return accuracy_intervals(right, samples, *settings)
 
     one = [intervals(np.asarray(v, np.float64), d) for v, d in zip(values.T, apart, strict=True)]
-    counts = np.bincount(client, minlength=clients).astype(np.float64)
     rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared, shares)
     if fractions:
         reach = np.sqrt(np.array(apart, np.float64))
-    # the last says how many samples a drawn client has
-    columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}
-    # (k, n, R + 1)
-    for means in client_means(columns, client, clients, over, min(draws, ENOUGH), seed):
-        # (k, R, n), (k, 1, n)
-        of_trials, size = (
-            np.moveaxis(means[..., :-1], -1, 1),
-            np.nan_to_num(means[..., -1])[:, None],
-        )
+    # (k, n, R), (k, n)
+    for means, held in client_means(values, client, clients, over, min(draws, ENOUGH), seed):
+        size = held[:, None].astype(np.float64)
+        of_trials = np.moveaxis(means, -1, 1)  # (k, R, n)
         of_trials = of_trials + rng.standard_normal(of_trials.shape) * reach[:, None] / np.sqrt(
             np.maximum(size, 1.0) * (len(values) + 2)
         )

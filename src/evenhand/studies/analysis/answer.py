@@ -16,6 +16,7 @@ from evenhand.studies.analysis.evidence import RATE_OF, Evidence
 from evenhand.studies.analysis.groups import disadvantaged
 from evenhand.studies.analysis.prices import costs, price
 from evenhand.studies.analysis.rates_in_words import groups_sentence
+from evenhand.studies.analysis.without_reference import without_reference
 from evenhand.studies.analysis.writing import (
     amount,
     change,
@@ -50,15 +51,12 @@ class Answer:
 
 def answer(found: Evidence) -> Answer:
     """Summarise the evidence in at most three sentences."""
-    caveats, harm, advice, cost = (
-        warnings(found),
-        harm_sentence(found),
-        advised(found),
-        costs(found),
-    )
+    caveats, harm = warnings(found), harm_sentence(found)
+    advice, cost = advised(found), costs(found)
     if caveats and advice and cost:  # so that the limit on sentences hides nobody's loss
         advice, cost = f"{advice.removesuffix('.')}; {cost}", ""
-    lines = [line for line in (*caveats[:1], harm, advice, cost) if line]
+    told = (*caveats[:1], harm, advice, cost, *without_reference(found))
+    lines = [line for line in told if line]
     return Answer(tuple(lines[:MOST]), next_command(found))
 
 
@@ -294,6 +292,8 @@ def next_command(found: Evidence) -> str:
         return f"evenhand compare {spec} --folds 5"
     if len(study.seeds) == 1 and one_split:
         return f"evenhand compare {spec} --seeds 5"
+    if study.reference is None and not study.diverged:
+        return f"evenhand compare {spec}"  # it adds FedAvg and local-only training
     return f"evenhand report {shlex.quote(str(_short(root)))}"
 
 

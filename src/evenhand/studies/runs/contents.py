@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evenhand.errors import DataError, RunError, first_line
 from evenhand.metrics.scores import Columns
@@ -17,11 +18,13 @@ from evenhand.privacy.record import Privacy
 from evenhand.reading import (
     RESTORE,
     damaged,
+    from_cell,
+    read_cells,
     read_json,
     read_rows,
-    read_table,
     read_tensors,
     read_text,
+    value_of,
 )
 from evenhand.targets import Target
 from evenhand.training.checkpoints import HISTORY
@@ -80,19 +83,33 @@ def read_scores(path: Path, way_out: str = RESTORE) -> Columns:
 
 def read_columns(path: Path, way_out: str = RESTORE) -> Columns:
     """The columns of a table: texts as lists, numbers as arrays with NaN for empty cells."""
-    header, rows = read_table(path, TEXT, way_out)
+    header, *lines = read_cells(path, way_out)
+    by_column = list(zip(*lines, strict=True)) or [()] * len(header)
     columns: Columns = {}
-    for name in header:
+    for name, cells in zip(header, by_column, strict=True):
         if name in TEXT:
-            columns[name] = [row.get(name, "") for row in rows]
-        elif any(name in row for row in rows):
-            cells = [row.get(name, math.nan) for row in rows]
-            for line, cell in enumerate(cells, 2):
-                if isinstance(cell, str) or (abs(cell) > 2**63 and isinstance(cell, int)):
-                    reason = f"{name} in line {line} is {str(cell)[:40]!r}, not a number"
-                    raise damaged(path, reason, way_out)
-            columns[name] = np.array(cells)
+            columns[name] = [from_cell(cell) for cell in cells]
+        elif any(cells):
+            columns[name] = _numbers(cells, name, path, way_out)
     return columns
+
+
+def _numbers(cells: Sequence[str], name: str, path: Path, way_out: str) -> NDArray[Any]:
+    """A column as an array; raises if it has other text, or a whole number that is too large."""
+    if "_" not in "".join(cells):  # Python reads 1_0 as 10
+        for kind, known in ((int, cells), (float, [cell or "nan" for cell in cells])):
+            try:
+                found = np.array(list(map(kind, known)))
+            except ValueError:
+                continue
+            if found.dtype.kind in "if" and not (np.abs(found) >= 2**63).any():
+                return found
+    values = [value_of(cell) if cell else math.nan for cell in cells]
+    for line, value in enumerate(values, 2):
+        if isinstance(value, str) or (abs(value) > 2**63 and isinstance(value, int)):
+            reason = f"{name} in line {line} is {str(value)[:40]!r}, not a number"
+            raise damaged(path, reason, way_out)
+    return np.array(values)
 
 
 def read_arrays(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
