@@ -231,8 +231,8 @@ def test_a_traced_step_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenhand.engines.replay.CALLS_BEFORE_TRACING", 2)
     plain = Replayed.__init__
 
-    def noticed(self: Replayed, *arguments: Any) -> None:
-        plain(self, *arguments)
+    def noticed(self: Replayed, *arguments: Any, **options: Any) -> None:
+        plain(self, *arguments, **options)
         traced.append(self)
 
     monkeypatch.setattr(Replayed, "__init__", noticed)

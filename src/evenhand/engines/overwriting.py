@@ -36,12 +36,13 @@ def _is_free(value: Any, user: Node) -> bool:
         and isinstance(value.target, torch_private.OpOverload)
         and value.target is not torch_private.unsafe_view
         and not any(found.alias_info for found in torch_private.schema(value.target).returns)
-        and _kind(value) == _kind(user)
+        and _form(value) == _form(user)
     )
 
 
-def _kind(value: Any) -> Kind | None:
-    return value.meta.get("kind") if isinstance(value, Node) else None
+def _form(value: Any) -> tuple[Any, ...] | None:
+    kind: Kind | None = value.meta.get("kind") if isinstance(value, Node) else None
+    return None if kind is None else (kind.shape, kind.stride, kind.dtype)
 
 
 def _need_no_room(module: GraphModule) -> None:
@@ -55,7 +56,7 @@ def _need_no_room(module: GraphModule) -> None:
         elif node.target is ATEN.detach.default and node.args[0] in rooms:
             if list(node.args[0].users) == [node]:
                 rooms.add(node)
-        elif node.target is ATEN.mul.out and _kind(node.args[0]) == _kind(node):
+        elif node.target is ATEN.mul.out and _form(node.args[0]) == _form(node):
             room = node.kwargs["out"]
             # what was there before is read before, and nobody keeps a view of it
             if room in rooms and all(
