@@ -26,10 +26,14 @@ settings.register_profile(
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# started in the background, a shell has commands ignore Ctrl-C, and those that tests start would
-# inherit that
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# started in the background, a shell has commands ignore Ctrl-C and perhaps hang-ups, and those that
+# tests start would inherit that
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # tests start many processes: each would compile the package anew, and use all cores for small
 # tensors

@@ -17,6 +17,7 @@ from evenhand.calls import Call, OutputFunction
 from evenhand.data.population import Population
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice
+from evenhand.layers import choices
 from evenhand.layers.stacked import fast_layers
 from evenhand.norms import AFFINE, STATISTICS, Norms, NormTable, made_pure, norm_layers, real_rows
 from evenhand.probing import check_fit
@@ -60,8 +61,7 @@ class Model:
         local = pure if normalisation == "local" else {}
         # they stay in evaluation mode
         self._frozen = [name for name in norm_layers(module) if name not in local]
-        self._threads = threading.local()
-        self._copies = threading.local()  # of the module: one per mode, see _own()
+        self._threads, self._copies = threading.local(), threading.local()
         self._trains = False
         self._stacked = threading.local()  # constants of the clients of a stack, see using()
         self.adapts = hasattr(module, "peft_config")  # whether it adapts a base model, as peft does
@@ -170,7 +170,8 @@ class Model:
         """Return this thread's module, into which ``functional_call`` puts the parameters."""
         own, mode = vars(self._copies), "training" if self._trains else "evaluation"
         if mode not in own:
-            own[mode] = copy.deepcopy(self._module).train(self._trains)
+            # transforms and recordings that are active in this thread must not notice
+            own[mode] = choices.elsewhere(lambda: copy.deepcopy(self._module)).train(self._trains)
             for name in self._frozen:
                 own[mode].get_submodule(name).eval()
         return cast(nn.Module, own[mode])

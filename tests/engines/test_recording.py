@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from evenhand import losses
 from evenhand.engines.recording import recorded
 from evenhand.engines.tracing import traced
+from evenhand.model import Model
+from evenhand.tree import Tree
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -97,3 +100,24 @@ def test_views_of_the_same_values_become_one_and_others_stay_apart() -> None:
     assert torch.equal(given["x"], own["x"])  # changed in place alike
     views = [node for node in graph.graph.nodes if "view" in str(node.target)]
     assert len(views) == 1  # x[0] as a column
+
+
+def test_a_module_may_be_used_first_while_operations_are_recorded() -> None:
+    module = torch.nn.Linear(4, 3)
+    model = Model(module, losses.cross_entropy).training()  # copies the module for each thread
+    params = {
+        name: value.detach().expand(2, *value.shape) for name, value in module.named_parameters()
+    }
+
+    def slopes(w: Tensor, bias: Tensor, x: Tensor) -> list[Tensor]:
+        def loss(params: Tree, x: Tensor) -> Tensor:
+            return model.output(params, x).square().sum()
+
+        found = torch.func.vmap(torch.func.grad(loss))({"weight": w, "bias": bias}, x)
+        return [found["weight"], found["bias"]]
+
+    values = [params["weight"], params["bias"], torch.randn(2, 5, 4)]
+    graph = recorded(slopes, values)
+    assert "clone" not in graph.code
+    for own, right in zip(graph(*values), slopes(*values), strict=True):
+        assert torch.equal(own, right)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from evenhand.files import cache_home, write_atomic
 
+T = TypeVar("T")
 # at most; the fastest counts, since disturbances only make a trial slower
 REPETITIONS = 7
 PATIENCE = 0.3  # seconds for all trials of one question; then the fastest so far wins
@@ -48,7 +50,7 @@ def remembered(question: str, device: torch.device, find: Callable[[], str]) -> 
         path, machine = home() / "choices.json", _machine(device)
         known = _known(path)
         if question not in known.setdefault(machine, {}):
-            known[machine][question] = _elsewhere(find)
+            known[machine][question] = elsewhere(find)
             with suppress(OSError):
                 current = _read(path)  # other processes may have added theirs
                 current[machine] = {**current.get(machine, {}), **known[machine]}
@@ -105,8 +107,9 @@ def processor(device: torch.device) -> str:
     )
 
 
-def _elsewhere(find: Callable[[], str]) -> str:
-    found: list[str] = []
+def elsewhere(find: Callable[[], T]) -> T:
+    """The result of ``find`` in a thread of its own, without what is active in this one."""
+    found: list[T] = []
     failed: list[BaseException] = []
 
     def work() -> None:

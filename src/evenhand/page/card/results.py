@@ -146,7 +146,8 @@ def compared(subject: Subject) -> Section:
     """What the study says about the method against FedAvg and local-only training."""
     findings, study, label = subject.findings, subject.study, subject.label
     there = [one for one in (study.reference, study.alone) if one is not None]
-    said = [*findings.answer.sentences, *_own_sentences(subject)] if there else []
+    answered = [] if study.reference is None else findings.answer.sentences  # about FedAvg
+    said = [*answered, *_own_sentences(subject)] if there else []
     blocks: list[Block] = [Bullets(said)] if said else []
     row = findings.comparison.differences.get(label, {})
     names = [
