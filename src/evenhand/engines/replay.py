@@ -34,6 +34,9 @@ unoptimised = partial(torch.jit.optimized_execution, False)  # type: ignore[attr
 CALLS_BEFORE_TRACING = 5  # tracing takes as long as a few calls
 # seconds; what happens between longer steps hardly counts
 LONG_STEP = 2e-3
+# shapes for which several steps, or a chunk's whole work, become one list of operations: tracing one
+# takes so long that only frequent shapes repay it
+FEW_SHAPES = 4
 
 
 class Trace(NamedTuple):
@@ -125,7 +128,8 @@ class Replayed:
             return False
         self.calls[key] = self.calls.get(key, 0) + 1
         enough = CALLS_BEFORE_TRACING * (2 if self.outermost else 1)
-        return self.calls[key] > enough and len(known) < MOST_SHAPES
+        most = FEW_SHAPES if self.outermost or known is self.together else MOST_SHAPES
+        return self.calls[key] > enough and len(known) < most
 
     def _trace(self, key: Any, shared: Tree, inputs: Tree, values: list[Tensor]) -> None:
         try:
