@@ -10,9 +10,11 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+
+from evenhand.engines.ahead import MOST_ROUNDS
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
@@ -50,6 +52,14 @@ def seconds(function: Callable[[], object], device: str | torch.device = "cpu") 
     function()
     synchronise(device)
     return time.perf_counter() - begin
+
+
+def typical(rounds: Sequence[float], device: str | torch.device = "cpu") -> float:
+    """The time of a round: the median, on a CPU of means over so many rounds as are prepared
+    together by one of them."""
+    size = 1 if torch.device(device).type == "cuda" else min(MOST_ROUNDS, len(rounds))
+    blocks = [rounds[first : first + size] for first in range(0, len(rounds) - size + 1, size)]
+    return statistics.median(map(statistics.mean, blocks))
 
 
 def peak_memory(device: str | torch.device) -> float:

@@ -22,7 +22,7 @@ from benchmarks.speed.figures import Figure, Options
 from benchmarks.speed.ours import federation_of, run_rounds
 
 CLIENTS, SAMPLES, FEATURES, CLASSES, BATCH, LR = 1000, 50, 784, 10, 10, 0.1
-WARM_UP, MEASURED = 20, {2: 60, 10: 60, 50: 30, 100: 20}  # rounds
+WARM_UP, MEASURED = 20, {2: 64, 10: 64, 50: 32, 100: 32}  # rounds
 BARS = {
     2: {"pfl": 10.0, "Flower": 100.0},
     10: {"plain loop": 8.0, "pfl": 10.0, "Flower": 100.0},

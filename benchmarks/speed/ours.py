@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from benchmarks.machine import peak_memory, synchronise
+from benchmarks.machine import peak_memory, synchronise, typical
 from benchmarks.speed.figures import Options
 
 
@@ -24,10 +24,11 @@ class Rounds(NamedTuple):
     warm_up: float
     memory: float  # GB, the most until then; on CUDA beyond what was there before
     result: eh.Result
+    device: torch.device
 
     @property
     def median(self) -> float:
-        return statistics.median(self.seconds)
+        return typical(self.seconds, self.device)
 
 
 def engine(options: Options) -> str | eh.Engine:
@@ -78,7 +79,7 @@ def run_rounds(
     settings = {"engine": engine(options), "device": device, "eval_every": rounds, **settings}
     result = eh.fit(module, federation, algorithm, rounds=rounds, progress=after_round, **settings)
     beyond = clock[1] - begin - warm_up * statistics.median(times)
-    return Rounds(times, max(0.0, beyond), memory[0], result)
+    return Rounds(times, max(0.0, beyond), memory[0], result, device)
 
 
 def federation_of(

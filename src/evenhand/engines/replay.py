@@ -34,8 +34,8 @@ unoptimised = partial(torch.jit.optimized_execution, False)  # type: ignore[attr
 CALLS_BEFORE_TRACING = 5  # tracing takes as long as a few calls
 # seconds; what happens between longer steps hardly counts
 LONG_STEP = 2e-3
-# shapes for which several steps, or a chunk's whole work, become one list of operations: tracing one
-# takes so long that only frequent shapes repay it
+# for which several steps, or a chunk's whole work, become one list of operations: tracing one takes
+# so long that only frequent shapes repay it
 FEW_SHAPES = 4
 
 
